@@ -254,7 +254,7 @@ command this node see with whom it speaks. Routers begin no circuits, so their l
 const HIDDEN_EXAMPLES: &str = "\
 Examples:
   shoal hidden
-  shoal hidden bob || echo bob is not hidden
+  shoal hidden bob || echo a promise does not hold
   shoal hidden --json | jq -r '.hidden.hosts[].remedy.command'
 
 The command sends echoes over each circuit, and audits its relays if they mix. It names relays and
@@ -263,8 +263,8 @@ that betters the protection most. Routers hide nothing of themselves; there the 
 the router learns.
 
 Exit codes:
-  0  every promise of the preset holds, for all hosts shown
-  1  a promise does not hold";
+  0  every promise of the preset holds, for all hosts shown; \"fast\" promises nothing
+  1  a promise does not hold, or a preset is in force and no host was judged";
 
 #[derive(clap::Args, Debug)]
 pub struct HiddenArgs {

@@ -92,6 +92,7 @@ Examples:
   shoal authority sign --dir net bob --key \"$(cat bob.pub)\" --address 1.2 --group staff
   shoal authority sign --dir net bob --group staff --group admins      other groups
   shoal authority sign --dir net bob --days 365                        a later end
+  shoal authority sign --dir net bob --second 2.7                      another router, too
   shoal authority sign --dir net bob --ipv4 10.9.0.7                   an IPv4 address, too
   shoal authority sign --dir net gw --prefix 10.1.0.0/16               a subnet behind the node
   shoal authority sign --dir net r1 --no-interface                     no interface, no IP address
@@ -204,6 +205,13 @@ struct SignArgs {
     /// Overlay address, ROUTER.HOST; host 0 is a router.
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Address>,
+    /// Overlay address of the same host at another router. The host keeps links to both routers,
+    /// and uses the other one when one dies.
+    #[arg(long, value_name = "ADDRESS")]
+    second: Option<Address>,
+    /// Remove the host's second address.
+    #[arg(long, conflicts_with = "second")]
+    no_second: bool,
     /// Address and UDP port at which others may call the node.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::units::endpoint)]
     endpoint: Option<SocketAddr>,

@@ -251,7 +251,10 @@ fn summary(setup: &NodeSetup) -> CheckReport {
         direct: direct(setup),
         circuits,
         preset: (!config.is_router()).then(|| anonymity::in_force(config, &setup.hosts).as_str()),
-        preset_by: anonymity::status(config, &setup.hosts).map(|preset| preset.by),
+        preset_by: {
+            let linked = setup.linked.as_ref().unwrap_or(&setup.hosts);
+            anonymity::status(config, &setup.hosts, linked).map(|preset| preset.by)
+        },
         cover,
         processor: means.processor.name(),
         suites: means.by_cost().into_iter().map(Suite::name).collect(),

@@ -53,6 +53,18 @@ fn dropped(drops: &[(String, u64)], recent: &[String]) -> Vec<String> {
     lines
 }
 
+/// Advice about links that are down.
+fn links_hint(s: &Status) -> &'static str {
+    let by_registrar = s.authority.as_ref().is_some_and(|authority| authority.by_registrar);
+    match s.links_up {
+        up if up >= s.links => "",
+        0 if by_registrar && s.role == "host" => {
+            " (see `shoal peers`; `shoal up --another-router` leaves a router that does not answer)"
+        }
+        _ => " (see `shoal peers`)",
+    }
+}
+
 fn print_status(s: &Status) -> Result<()> {
     let line = |name: &str, text: String| {
         output::line(&format!("  {} {text}", paint(CellStyle::Dim, &format!("{name:<11}"))))
@@ -62,8 +74,7 @@ fn print_status(s: &Status) -> Result<()> {
     line("running", format!("{}, process {}, {}", span_s(s.uptime_s), s.pid, s.version))?;
     line("public key", s.public_key.clone())?;
     line("listens on", s.listen.join(", "))?;
-    let more = if s.links_up < s.links { " (see `shoal peers`)" } else { "" };
-    line("links", paint(up, &format!("{} of {} up{more}", s.links_up, s.links)))?;
+    line("links", paint(up, &format!("{} of {} up{}", s.links_up, s.links, links_hint(s))))?;
     line("routes", s.routes.to_string())?;
     line("sessions", format!("{} with hosts, {} transfers", s.host_sessions, s.transfers))?;
     let moved = |frames, bytes| format!("{} frames, {}", thousands(frames), Bytes(bytes));

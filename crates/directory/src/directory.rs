@@ -366,10 +366,10 @@ impl<'a> UniqueClaims<'a> {
     /// Reserves a member's name, key, addresses and endpoint. Returns false if one is already in
     /// use.
     fn take(&mut self, member: &'a Member) -> bool {
-        let Member { name, key, address, ipv4, endpoint, .. } = member;
+        let Member { name, key, ipv4, endpoint, .. } = member;
         let has = self.names.contains(name.as_str())
             || self.halves.contains(&key.dh)
-            || self.addresses.contains(address)
+            || member.addresses().iter().any(|address| self.addresses.contains(&address))
             || ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4))
             || endpoint.is_some_and(|at| self.endpoints.contains(&at));
         if !has {
@@ -381,10 +381,10 @@ impl<'a> UniqueClaims<'a> {
     /// Reserves what a member has, even if some of it is in use: two members of the list may have
     /// one endpoint.
     fn reserve(&mut self, member: &'a Member) {
-        let Member { name, key, address, ipv4, endpoint, .. } = member;
+        let Member { name, key, ipv4, endpoint, .. } = member;
         self.names.insert(name);
         self.halves.insert(key.dh);
-        self.addresses.insert(*address);
+        self.addresses.extend(member.addresses().iter());
         self.ipv4s.extend(ipv4);
         self.endpoints.extend(endpoint);
     }

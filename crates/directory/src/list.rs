@@ -209,8 +209,7 @@ impl ListContent {
         }
         let mut names = BTreeSet::new();
         let mut addresses = BTreeMap::new();
-        let mut prefixes = BTreeMap::new();
-        let mut ipv4s = BTreeMap::new();
+        let (mut prefixes, mut ipv4s) = (BTreeMap::new(), BTreeMap::new());
         let mut last: Option<&Member> = None;
         for SignedMember { member, .. } in &self.members {
             let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
@@ -226,8 +225,10 @@ impl ListContent {
             if !names.insert(member.name.as_str()) {
                 return wrong("two members have this name");
             }
-            if let Some(other) = addresses.insert(member.address, &member.name) {
-                return shared(other, format!("address {}", member.address));
+            for address in member.addresses().iter() {
+                if let Some(other) = addresses.insert(address, &member.name) {
+                    return shared(other, format!("address {address}"));
+                }
             }
             if let Some(ipv4) = member.ipv4
                 && let Some(other) = ipv4s.insert(ipv4, &member.name)

@@ -8,14 +8,14 @@
 //!          2 groups: count 1, names ascending     5 no interface: empty
 //!          3 prefixes: count 1, (family 1, bits 1, IP) ascending
 //!          6 relay: empty   7 exit: empty   8 family: name   9 capacity 4   10 near: name
-//!          11! mix: name   12! cover: name   13 ipv4: IP 4
+//!          11! mix: name   12! cover: name   13 ipv4: IP 4   14 second address 6
 //!                                                                                ! critical
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
-use shoal_wire::{Address, ParseError, Reader};
+use shoal_wire::{Address, NodeAddresses, ParseError, Reader};
 
 use crate::codec::{
     endpoint, magic, name, prefix, put_endpoint, put_name, put_prefix, put_set, set,
@@ -45,6 +45,8 @@ const SECURITY_GROUPS: FieldKind =
 const NO_INTERFACE: FieldKind = FieldKind { number: 5, is_critical: false, what: "no interface" };
 const COVER: FieldKind = FieldKind { number: 12, is_critical: true, what: "cover" };
 const IPV4: FieldKind = FieldKind { number: 13, is_critical: false, what: "IPv4 address" };
+/// A node that ignores it drops cells from there, and allows nothing more.
+const SECOND: FieldKind = FieldKind { number: 14, is_critical: false, what: "second address" };
 
 /// The content of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +59,8 @@ pub struct Member {
     pub key: PublicKey,
     /// Overlay address.
     pub address: Address,
+    /// Overlay address of the same host at another router. Unique among all addresses.
+    pub second: Option<Address>,
     /// End of the membership in seconds since 1970.
     pub expires_unix_s: u64,
     /// Endpoint at which others may call the member.
@@ -125,6 +129,7 @@ impl Member {
                 "a member's IPv4 address must be a unicast address of a host",
             ));
         }
+        self.addresses().check().map_err(Error::Range)?;
         check_cover(self.cover.as_deref(), self.address).map_err(Error::Range)?;
         self.carrier.check(self.address).map_err(|(_, why)| Error::Range(why))?;
         self.unknown.sort_by_key(|field| field.number);
@@ -136,6 +141,11 @@ impl Member {
             ));
         }
         Ok(self)
+    }
+
+    /// Both overlay addresses.
+    pub fn addresses(&self) -> NodeAddresses {
+        NodeAddresses { first: self.address, second: self.second }
     }
 
     /// Signs the descriptor.
@@ -186,12 +196,15 @@ impl Member {
         let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
         let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
         let ipv4 = fields.take(&IPV4, |reader| Ok(Ipv4Addr::from(reader.array(IPV4.what)?)))?;
+        let second =
+            fields.take(&SECOND, |reader| Ok(Address::from_bytes(reader.array(SECOND.what)?)))?;
         let carrier = CircuitRole::take(&mut fields)?;
         Ok(Member {
             version,
             name,
             key,
             address,
+            second,
             expires_unix_s,
             endpoint,
             groups: groups.unwrap_or_default(),
@@ -227,6 +240,9 @@ impl Member {
         }
         if let Some(ipv4) = self.ipv4 {
             all.push(IPV4.field(|out| out.extend_from_slice(&ipv4.octets())));
+        }
+        if let Some(second) = self.second {
+            all.push(SECOND.field(|out| out.extend_from_slice(&second.to_bytes())));
         }
         if let Some(cover) = &self.cover {
             all.push(COVER.field(|out| put_name(out, cover)));

@@ -454,7 +454,7 @@ impl Register {
 
     /// Checks that a host's descriptor says nothing that is for routers.
     fn permits_host(&self, member: &Member) -> Result<(), MandateViolation> {
-        if !self.mandate.may_give(member.address) {
+        if !member.addresses().iter().all(|address| self.mandate.may_give(address)) {
             return Err(MandateViolation::Address);
         }
         if member.endpoint.is_some() {

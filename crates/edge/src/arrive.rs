@@ -10,11 +10,12 @@ use shoal_wire::{CircuitId, DirectMessage, DropReason, EdgeKind, SizeClass, TAG_
 
 use crate::book::HostId;
 use crate::cells::{CELL_AT, CellLayout, InboundCells, is_congested, plain, source};
+use crate::clear::ClearCells;
 use crate::echo::Echo;
 use crate::edge::{Edge, EdgeEvent};
 use crate::worker::{
-    CellFinisher, CellHandoff, ClearCells, EdgeNote, EdgeOrder, EdgeWorker, HostTraffic,
-    PacketArrival, UnfinishedCell,
+    CellFinisher, CellHandoff, EdgeNote, EdgeOrder, EdgeWorker, HostTraffic, PacketArrival,
+    UnfinishedCell,
 };
 
 impl<C: Ciphers> Edge<C> {
@@ -192,7 +193,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    fn tell_hosts(&mut self) {
+    pub(crate) fn tell_hosts(&mut self) {
         if core::mem::take(&mut self.book_stale) {
             let order = |worker| (worker, EdgeOrder::Hosts(Arc::clone(&self.own.book)));
             self.orders.extend((1..self.config.session.workers).map(order));
@@ -231,6 +232,7 @@ impl<C: Ciphers> Edge<C> {
             EdgeNote::Clear { host, clear } => self.clear.get_or_default(host).add(clear),
             EdgeNote::Host { host, what: HostTraffic::Routed } => self.note_wanted(now, host),
             EdgeNote::Host { host, what: HostTraffic::Unsealed } => self.connect(now, host),
+            EdgeNote::Host { host, what: HostTraffic::Source(at) } => self.follow_host(host, at),
             EdgeNote::Host { host, what: what @ (HostTraffic::Direct | HostTraffic::Heard) } => {
                 if what == HostTraffic::Heard {
                     self.note_heard(now, host);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use shoal_session::{IdTable, PeerId};
 use shoal_transfer::PeerKey;
-use shoal_wire::Address;
+use shoal_wire::{Address, NodeAddresses};
 
 shoal_wire::id! {
     /// A host in this edge's table.
@@ -45,7 +45,7 @@ pub struct HostDirectory {
 
 #[derive(Clone, Copy, Debug)]
 struct HostAddress {
-    address: Address,
+    addresses: NodeAddresses,
     /// True if the host is reached only over circuits.
     hidden: bool,
 }
@@ -58,14 +58,21 @@ impl HostDirectory {
 
     /// Address of a host; None if it was removed.
     pub fn address(&self, host: HostId) -> Option<Address> {
-        self.entries.get(host).map(|entry| entry.address)
+        self.entries.get(host).map(|entry| entry.addresses.first)
     }
 
-    /// Address to which cells for a host may be routed. None for an unknown host and for a hidden
-    /// one.
+    /// Both addresses of a host to which cells may be routed. None for an unknown host and for a
+    /// hidden one.
+    #[inline]
+    pub(crate) fn routed_addresses(&self, host: HostId) -> Option<NodeAddresses> {
+        self.entries.get(host).filter(|entry| !entry.hidden).map(|entry| entry.addresses)
+    }
+
+    /// First address to which cells for a host may be routed. None for an unknown host and for a
+    /// hidden one.
     #[inline]
     pub(crate) fn routed(&self, host: HostId) -> Option<Address> {
-        self.entries.get(host).filter(|entry| !entry.hidden).map(|entry| entry.address)
+        self.routed_addresses(host).map(|addresses| addresses.first)
     }
 
     /// True if the host is reached only over circuits.
@@ -94,17 +101,37 @@ impl HostDirectory {
 
     /// All hosts in the book.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
-        self.by_address.values().copied()
+        let all = self.by_address.iter();
+        all.filter(|(at, host)| self.address(**host) == Some(**at)).map(|(_, host)| *host)
     }
 
-    /// Sets the address of a peer, in place of its former one.
+    /// Sets the first address of a peer, in place of its former one. A second address stays, unless
+    /// it belongs to another host by now.
     pub(crate) fn put(&mut self, peer: PeerId, address: Address) -> HostId {
         let host = HostId::from(peer);
+        let is_own = |second: &Address| *second != address && self.host(*second) == Some(host);
+        let second = self.second(host).filter(is_own);
+        self.set(host, NodeAddresses { first: address, second });
+        host
+    }
+
+    /// Address of a host at another router.
+    pub(crate) fn second(&self, host: HostId) -> Option<Address> {
+        self.entries.get(host)?.addresses.second
+    }
+
+    /// Sets the address of a host at another router.
+    pub(crate) fn set_second(&mut self, host: HostId, second: Option<Address>) {
+        if let Some(first) = self.address(host) {
+            self.set(host, NodeAddresses { first, second });
+        }
+    }
+
+    fn set(&mut self, host: HostId, addresses: NodeAddresses) {
         self.leave(host);
         let hidden = self.is_hidden(host);
-        self.entries.put(host, HostAddress { address, hidden });
-        self.by_address.insert(address, host);
-        host
+        self.entries.put(host, HostAddress { addresses, hidden });
+        self.by_address.extend(addresses.iter().map(|address| (address, host)));
     }
 
     pub(crate) fn remove(&mut self, host: HostId) {
@@ -112,13 +139,14 @@ impl HostDirectory {
         self.entries.remove(host);
     }
 
-    /// Frees the address of a host, unless another host has it already: two hosts may have
+    /// Frees the addresses of a host, unless another host has them already: two hosts may have
     /// exchanged their addresses in one list.
     fn leave(&mut self, host: HostId) {
-        if let Some(address) = self.address(host)
-            && self.host(address) == Some(host)
-        {
-            self.by_address.remove(&address);
+        let addresses = self.entries.get(host).map(|entry| entry.addresses);
+        for address in addresses.into_iter().flat_map(NodeAddresses::iter) {
+            if self.host(address) == Some(host) {
+                self.by_address.remove(&address);
+            }
         }
     }
 }

@@ -92,6 +92,11 @@ impl HiddenHosts {
         self.hosts.get(&host).is_some_and(|hidden| hidden.is_met)
     }
 
+    /// All hidden hosts.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = HostId> {
+        self.hosts.keys().copied()
+    }
+
     pub(crate) fn forget(&mut self, host: HostId) {
         self.hosts.remove(&host);
         self.needs.remove(&host);
@@ -264,6 +269,7 @@ impl<C: Ciphers> Edge<C> {
         self.book().set_hidden(host, true);
         self.sessions.set_hidden(peer, true);
         self.sessions.set_endpoint(peer, None);
+        self.aim(host);
         self.end_direct(host);
         // Packets and messages that wait for a session must now ask for a circuit.
         self.circuits.ready.push(host);
@@ -282,9 +288,9 @@ impl<C: Ciphers> Edge<C> {
         self.take_added(host);
         self.own.forget(host);
         self.book().set_hidden(host, false);
-        if let (Some(peer), Some(at)) = (self.own.book.peer(host), self.address_of(host)) {
+        if let Some(peer) = self.own.book.peer(host) {
             self.sessions.set_hidden(peer, false);
-            self.sessions.set_endpoint(peer, Some(HostPath::Routed(at)));
+            self.aim(host);
         }
     }
 

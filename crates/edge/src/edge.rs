@@ -17,12 +17,14 @@ use crate::book::HostId;
 use crate::building::CellBatch;
 use crate::cells::{CELL_AT, CellLayout, PLAIN_AT, address_cell, plain};
 use crate::circuits::HiddenHosts;
+use crate::clear::ClearCells;
 use crate::direct::{DirectConfig, DirectEvent, DirectMachine};
 use crate::echo::Echo;
 use crate::hosts::MetHosts;
 use crate::numbers::PacketNumbers;
 use crate::packets::WaitingPackets;
-use crate::worker::{ClearCells, EdgeOrder, EdgeTurn, EdgeWorker};
+use crate::roam::Announcement;
+use crate::worker::{EdgeOrder, EdgeTurn, EdgeWorker};
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
 /// Layout of the longest cell, in which messages are written.
@@ -59,6 +61,11 @@ pub trait EdgeOutput {
     /// Sends cells: frames of `len` bytes at `offsets` of `buf`, with routed header and sealed
     /// payload in place. All cells have one destination and one class.
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
+    /// Source address of cells to `dst`. None for the host's only address. A host at two routers
+    /// has two, and the next cells leave over the router of this one.
+    fn source(&self, _dst: Address) -> Option<Address> {
+        None
+    }
     /// Number of full frames towards `dst` that would leave without waiting.
     fn room(&self, dst: Address) -> usize;
     /// True if the backlog towards `dst` is so long that programs' packets should wait.
@@ -130,6 +137,10 @@ pub struct Edge<C: Ciphers = StandardCiphers> {
     pub(crate) heard: IdTable<HostId, Time>,
     /// Cells that left for each host outside circuits.
     pub(crate) clear: IdTable<HostId, ClearCells>,
+    /// Cells that tell other hosts of this host's new address.
+    pub(crate) announcement: Option<Announcement>,
+    /// True if this host's cells ever left from another address than before.
+    pub(crate) has_moved: bool,
     /// True if the other workers must get a new book of hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, EdgeOrder<C::Aead>)>,
@@ -193,6 +204,8 @@ impl<C: Ciphers> Edge<C> {
             rules: Arc::default(),
             heard: IdTable::default(),
             clear: IdTable::default(),
+            announcement: None,
+            has_moved: false,
             book_stale: true,
             orders: VecDeque::new(),
             out: Vec::new(),
@@ -321,6 +334,7 @@ impl<C: Ciphers> Edge<C> {
             silent &= !self.send_handshakes(now, &mut buf, out);
             silent &= !self.send_messages(now, &mut buf, out);
             silent &= !self.send_direct_messages(now, &mut buf, out);
+            silent &= !self.send_announcement(now, &mut buf, out);
             if silent {
                 break;
             }
@@ -340,6 +354,7 @@ impl<C: Ciphers> Edge<C> {
                 SessionEvent::Established { .. } => {
                     self.note_heard(now, host);
                     self.note_session(host);
+                    self.follow_session(host);
                     self.send_unsent(now, host, buf, out);
                     self.send_waiting(now, host, out);
                     self.event(EdgeEvent::Established(host));
@@ -377,7 +392,8 @@ impl<C: Ciphers> Edge<C> {
             // A cookie reply fits a small cell; every other handshake cell is a full one.
             let fits = |class: &SizeClass| class.cell_len() == len;
             let Some(class) = SizeClass::ALL.into_iter().find(fits) else { continue };
-            address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
+            let from = out.source(to).unwrap_or(self.config.address);
+            address_cell(buf, 0, to, from, TrafficClass::Control);
             out.cells(now, &mut buf[..class.frame_len()], &[0], class.frame_len());
             if let Some(host) = self.own.book.host(to) {
                 self.own.note_clear(host, 1);
@@ -533,8 +549,9 @@ impl<C: Ciphers> Edge<C> {
         let orders = (!self.orders.is_empty()).then_some((Time::ZERO, "order for a worker"));
         let circuits = self.circuits.poll_timeout();
         let held = self.own.sequences.poll_timeout().map(|at| (at, "packet that waits for others"));
-        let machines =
-            [self.sessions.poll_timeout(), files, packets, direct, orders, circuits, held];
+        let said = self.announcement.as_ref().map(Announcement::due);
+        let sessions = self.sessions.poll_timeout();
+        let machines = [sessions, files, packets, direct, orders, circuits, held, said];
         machines.into_iter().flatten().min()
     }
 

@@ -1,11 +1,10 @@
 //! Adding and removing hosts, and the memory of removed hosts that must stay hidden.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, PublicKey};
-use shoal_session::HostPath;
 use shoal_wire::{Address, DropReason, Time};
 
 use crate::book::{HostDirectory, HostId};
@@ -84,6 +83,13 @@ impl MetHosts {
         removal.is_some_and(|removal| self.by_age.remove(&removal).is_some())
     }
 
+    /// Forgets all hosts but those with these Diffie-Hellman keys.
+    fn retain(&mut self, kept: &BTreeSet<[u8; 32]>) {
+        self.by_key.retain(|key, _| kept.contains(key));
+        self.by_age.retain(|_, key| kept.contains(key));
+        self.fresh.retain(|fresh| kept.contains(&fresh.dh));
+    }
+
     /// Forgets a host, whether it is in the table of hosts or not.
     fn forget(&mut self, key: &PublicKey) {
         self.take(key);
@@ -105,9 +111,7 @@ impl<C: Ciphers> Edge<C> {
         if self.met.take(&host.key) {
             self.hide_again(id);
         }
-        if !self.is_hidden(id) {
-            self.sessions.set_endpoint(peer, Some(HostPath::Routed(host.address)));
-        }
+        self.aim(id);
         Ok(id)
     }
 
@@ -136,11 +140,16 @@ impl<C: Ciphers> Edge<C> {
         self.show_met(now + FORGOTTEN_FOR, keys)
     }
 
-    /// Shows hosts that only the network's preset hid, after the preset was lowered. As
-    /// [`Edge::forget_met`], but circuits are refused for [`RELEASED_FOR`] alone: the other host
-    /// may want to stay hidden.
-    pub fn release_hosts(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
-        self.show_met(now + RELEASED_FOR, keys)
+    /// Shows all hosts but `kept`, after the network's preset was lowered, and forgets that the
+    /// others were met. Those that a stale list removed count, too. As [`Edge::forget_met`], but
+    /// circuits are refused for [`RELEASED_FOR`] alone: the other host may want to stay hidden.
+    pub fn release_hosts(&mut self, now: Time, kept: &[PublicKey]) -> Vec<HostId> {
+        let kept: BTreeSet<[u8; 32]> = kept.iter().map(|key| key.dh).collect();
+        self.met.retain(&kept);
+        let key = |host| self.sessions.peer_key(self.own.book.peer(host)?).copied();
+        let keys = self.circuits.ids().filter_map(key);
+        let free: Vec<PublicKey> = keys.filter(|key| !kept.contains(&key.dh)).collect();
+        self.show_met(now + RELEASED_FOR, &free)
     }
 
     fn show_met(&mut self, refused_until: Time, keys: &[PublicKey]) -> Vec<HostId> {

@@ -140,6 +140,9 @@ impl<C: Ciphers> Edge<C> {
         if let Some(direct) = &mut self.direct {
             direct.link_changed(now, host, up);
         }
+        if !up {
+            self.note_direct_end(now, host);
+        }
     }
 
     /// Level of the direct link with the host, and its reason. None without a link.

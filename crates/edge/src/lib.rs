@@ -26,6 +26,7 @@ mod book;
 mod building;
 mod cells;
 mod circuits;
+mod clear;
 mod direct;
 mod echo;
 pub mod edge;
@@ -36,6 +37,7 @@ mod meet;
 mod named;
 mod numbers;
 mod packets;
+mod roam;
 mod sequence;
 mod shared;
 mod units;
@@ -44,6 +46,7 @@ mod worker;
 pub use book::{HostDirectory, HostId};
 pub use building::PacketFlow;
 pub use cells::InboundCells;
+pub use clear::ClearCells;
 pub use direct::{DirectConfig, DirectEvent, DirectMachine, DirectStats};
 pub use edge::{Edge, EdgeConfig, EdgeEvent, EdgeOutput};
 pub use hosts::{FORGOTTEN_FOR, HostConfig, RELEASED_FOR};
@@ -51,5 +54,5 @@ pub use levels::{GroupHash, HostSecurity, LevelReason, agree};
 pub use meet::{NoDirectReason, Reachability};
 pub use sequence::{OrderStats, OrderVerdict, PacketLabel, PacketReordering};
 pub use worker::{
-    CellHandoff, ClearCells, EdgeNote, EdgeOrder, EdgeTurn, EdgeWorker, HostTraffic, PacketArrival,
+    CellHandoff, EdgeNote, EdgeOrder, EdgeTurn, EdgeWorker, HostTraffic, PacketArrival,
 };

@@ -71,7 +71,7 @@ impl EdgeWorker {
         if C::Aead::flaw() == Some(PlantedFault::PastCircuit)
             && let Some(to) = self.book.address(run.host)
         {
-            self.address(run, to, buf);
+            self.address(run, (to, turn.out.source(to).unwrap_or(self.me)), buf);
             turn.out.cells(turn.now, buf, &self.offsets, run.form.frame_len());
             return Ok(());
         }

@@ -28,6 +28,7 @@ use crate::cells::{
     CELL_AT, CellLayout, InboundCells, PLAIN_AT, address_cell, is_congested, is_direct, source,
     unseal,
 };
+use crate::clear::{ClearCells, ClearCounts};
 use crate::edge::{EdgeConfig, EdgeOutput};
 use crate::numbers::PacketNumbers;
 use crate::sequence::PacketReordering;
@@ -40,13 +41,15 @@ use crate::units::HiddenRoute;
 /// silent.
 const SHARED_MAX: usize = 8_192;
 
-/// Cells outside circuits of which a later worker keeps control uninformed.
-const CLEAR_MAX: u64 = 1_024;
-
 /// An order of control to a worker.
 pub enum EdgeOrder<A> {
     Keys(shoal_session::ShardOrder<A>),
     Hosts(Arc<HostDirectory>),
+    /// Send to this address of the host from here on.
+    Follow {
+        host: HostId,
+        address: Address,
+    },
 }
 
 /// An observation of a worker for control, at most once per batch.
@@ -55,27 +58,6 @@ pub enum EdgeNote {
     Session(shoal_session::SessionUse),
     Host { host: HostId, what: HostTraffic },
     Clear { host: HostId, clear: ClearCells },
-}
-
-/// Cells that left for a host outside circuits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClearCells {
-    /// Cells while the host was reached only over circuits: a fault.
-    pub since_hidden: u64,
-    /// Cells before.
-    pub before: u64,
-}
-
-impl ClearCells {
-    pub(crate) fn add(&mut self, more: ClearCells) {
-        self.since_hidden += more.since_hidden;
-        self.before += more.before;
-    }
-
-    /// True if control should know of them now.
-    fn is_due(&self) -> bool {
-        self.since_hidden > 0 || self.before >= CLEAR_MAX
-    }
 }
 
 /// Traffic with a host that a worker observed.
@@ -89,6 +71,8 @@ pub enum HostTraffic {
     Heard,
     /// Cells to the host could not be sealed: it needs a session.
     Unsealed,
+    /// The host's newest cell came from this one of its two addresses, and answers go there.
+    Source(Address),
 }
 
 /// Hands cells to the worker that can finish them. Each method returns false if the cell was not
@@ -153,12 +137,14 @@ pub(crate) enum CellFinisher {
 
 /// The data path of one worker; see the module's documentation.
 pub struct EdgeWorker {
-    me: Address,
+    pub(crate) me: Address,
     /// True if there is an interface that takes packets.
     pub(crate) takes_packets: bool,
     /// True if direct links are configured. Only then is traffic through routers noted.
     is_asked: bool,
     pub(crate) book: Arc<HostDirectory>,
+    /// Hosts that use their second address.
+    at_second: IdTable<HostId, bool>,
     /// Circuits to hidden hosts. Only the first worker has any.
     pub(crate) ways: IdTable<HostId, HiddenRoute>,
     /// Numbers of packets to hidden hosts.
@@ -177,7 +163,7 @@ pub struct EdgeWorker {
     /// Observations that are not taken yet, each once.
     seen: Vec<(HostId, HostTraffic)>,
     /// Cells that left outside circuits, and that control does not know yet.
-    clear: Vec<(HostId, ClearCells)>,
+    clear: ClearCounts,
     pub(crate) offsets: Vec<u32>,
     pub(crate) payloads: Vec<u32>,
     pub(crate) opened: Vec<OpenResult>,
@@ -192,6 +178,7 @@ impl EdgeWorker {
             takes_packets: config.ip,
             is_asked: config.direct.is_some(),
             book: Arc::default(),
+            at_second: IdTable::default(),
             ways: IdTable::default(),
             numbers: PacketNumbers::new([0; 32]),
             sequences: PacketReordering::default(),
@@ -201,7 +188,7 @@ impl EdgeWorker {
             left: Vec::new(),
             moved: Vec::new(),
             seen: Vec::new(),
-            clear: Vec::new(),
+            clear: ClearCounts::default(),
             offsets: Vec::new(),
             payloads: Vec::new(),
             opened: Vec::new(),
@@ -218,12 +205,32 @@ impl EdgeWorker {
         match order {
             EdgeOrder::Keys(order) => shard.handle_order(order),
             EdgeOrder::Hosts(book) => self.book = book,
+            EdgeOrder::Follow { host, address } => self.follow(host, address),
         }
     }
 
     /// Address of a host.
     pub fn address_of(&self, host: HostId) -> Option<Address> {
         self.book.address(host)
+    }
+
+    /// Address to which cells for a host go now. None for a hidden host.
+    #[inline]
+    pub(crate) fn target(&self, host: HostId) -> Option<Address> {
+        let known = self.book.routed_addresses(host)?;
+        let second = known.second.filter(|_| self.is_at_second(host));
+        Some(second.unwrap_or(known.first))
+    }
+
+    /// True if cells for a host go to its second address, if it has one.
+    #[inline]
+    pub(crate) fn is_at_second(&self, host: HostId) -> bool {
+        self.at_second.get(host).is_some_and(|at| *at)
+    }
+
+    /// Sends to this address of the host from here on.
+    pub(crate) fn follow(&mut self, host: HostId, address: Address) {
+        self.at_second.put(host, self.book.second(host) == Some(address));
     }
 
     /// True if the backlog towards the host is so long that programs' packets should wait.
@@ -326,7 +333,7 @@ impl EdgeWorker {
     ) {
         let to = self.book.routed(run.host).filter(|_| !run.form.is_unit());
         if let Some(to) = to.filter(|to| turn.out.may_go_direct(*to)) {
-            self.address(run, to, buf);
+            self.address(run, (to, self.me), buf);
             unseal(buf, &self.payloads, run.form.sealed_len(), flows);
             turn.out.direct(turn.now, buf, &self.offsets, run.form.frame_len());
             self.note(run.host, HostTraffic::Direct);
@@ -362,9 +369,21 @@ impl EdgeWorker {
         buf: &mut [u8],
     ) -> Result<(), DropReason> {
         let refusal = || self.refusal(run.host).unwrap_or(DropReason::NoEndpoint);
-        let (peer, to) =
-            self.book.peer(run.host).zip(self.book.routed(run.host)).ok_or_else(refusal)?;
-        self.address(run, to, buf);
+        let to = self.target(run.host).ok_or_else(refusal)?;
+        self.send_cells_to(turn, run, to, buf)
+    }
+
+    /// Sends cells for a host to this address of it.
+    pub(crate) fn send_cells_to<C: Ciphers>(
+        &mut self,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        run: CellBatch,
+        to: Address,
+        buf: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let peer = self.book.peer(run.host).ok_or(DropReason::NoEndpoint)?;
+        let from = turn.out.source(to).unwrap_or(self.me);
+        self.address(run, (to, from), buf);
         let lanes = turn.shard.seal_lanes(turn.now, peer);
         // Keys may have changed since the lane was chosen.
         let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
@@ -381,18 +400,24 @@ impl EdgeWorker {
     }
 
     /// Writes the routed headers of frames, and fills the offsets of frames and their cells.
-    pub(crate) fn address(&mut self, run: CellBatch, to: Address, buf: &mut [u8]) {
+    pub(crate) fn address(
+        &mut self,
+        run: CellBatch,
+        (to, from): (Address, Address),
+        buf: &mut [u8],
+    ) {
         self.offsets.clear();
         self.payloads.clear();
         for at in (0..buf.len()).step_by(run.form.frame_len()) {
-            address_cell(buf, at, to, self.me, run.traffic);
+            address_cell(buf, at, to, from, run.traffic);
             self.offsets.push(at as u32);
             self.payloads.push((at + CELL_AT) as u32);
         }
     }
 
     fn note(&mut self, host: HostId, what: HostTraffic) {
-        let wanted = self.is_asked || matches!(what, HostTraffic::Heard | HostTraffic::Unsealed);
+        use HostTraffic::{Heard, Source, Unsealed};
+        let wanted = self.is_asked || matches!(what, Heard | Unsealed | Source(_));
         if wanted && !self.seen.contains(&(host, what)) {
             self.seen.push((host, what));
         }
@@ -405,10 +430,7 @@ impl EdgeWorker {
             true => ClearCells { since_hidden: cells, before: 0 },
             false => ClearCells { since_hidden: 0, before: cells },
         };
-        match self.clear.iter_mut().find(|(known, _)| *known == host) {
-            Some((_, clear)) => clear.add(more),
-            None => self.clear.push((host, more)),
-        }
+        self.clear.add(host, more);
     }
 
     /// The IP packets among the cells that were opened last, in their order.
@@ -532,17 +554,27 @@ impl EdgeWorker {
     }
 
     /// The host that sealed an opened cell. The seal covers the source address, so only the peer
-    /// can have written it; it must be the peer's own address.
-    fn sender(&self, opened: OpenedSessionFrame, frame: &[u8]) -> Result<HostId, DropReason> {
+    /// can have written it; it must be the peer's own address. If the newest cell has the other one
+    /// of two addresses, answers go there.
+    fn sender(&mut self, opened: OpenedSessionFrame, frame: &[u8]) -> Result<HostId, DropReason> {
         let host = self.book.of_peer(opened.peer).ok_or(DropReason::BadSource)?;
-        self.check_source(host, frame).map(|()| host)
+        let from = self.check_source(host, frame)?;
+        if opened.newest && self.target(host) != Some(from) {
+            self.follow(host, from);
+            // Only the newest source counts.
+            let is_older = |what: HostTraffic| matches!(what, HostTraffic::Source(_));
+            self.seen.retain(|(of, what)| *of != host || !is_older(*what));
+            self.note(host, HostTraffic::Source(from));
+        }
+        Ok(host)
     }
 
-    /// Checks that the source address of a frame is its host's address, and that the host is not
-    /// hidden.
-    pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<(), DropReason> {
-        let is_there = Some(source(frame)?) == self.book.routed(host);
-        is_there.then_some(()).ok_or_else(|| self.refusal(host).unwrap_or(DropReason::BadSource))
+    /// Checks that the source address of a frame is its host's, and that the host is not hidden.
+    /// Returns the address.
+    pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<Address, DropReason> {
+        let from = source(frame)?;
+        let is_there = self.book.routed_addresses(host).is_some_and(|known| known.has(from));
+        is_there.then_some(from).ok_or_else(|| self.refusal(host).unwrap_or(DropReason::BadSource))
     }
 
     /// The host that sent a cell over a direct link, as the link's seal proves. The bulk class may
@@ -574,10 +606,8 @@ impl EdgeWorker {
     ) -> bool {
         let all = shard.tell(|note| tell(EdgeNote::Session(note)));
         self.seen.retain(|&(host, what)| !tell(EdgeNote::Host { host, what }));
-        let mut told =
-            |clear: ClearCells, host| clear.is_due() && tell(EdgeNote::Clear { host, clear });
-        self.clear.retain(|&(host, clear)| !told(clear, host));
-        all && self.seen.is_empty() && !self.clear.iter().any(|(_, clear)| clear.is_due())
+        let is_told = self.clear.tell(|host, clear| tell(EdgeNote::Clear { host, clear }));
+        all && self.seen.is_empty() && is_told
     }
 
     /// Takes the next note about a host.

@@ -110,6 +110,7 @@ impl PathRig {
             failed: &self.failed,
             beside: &self.beside,
             doubtful: &self.beside[..self.beside.len() / 2],
+            also: &[],
         };
         let before = self.kept.text();
         let chosen = choose(&routers, &ask, &mut self.kept, &mut self.rng);

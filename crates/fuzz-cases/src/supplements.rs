@@ -57,6 +57,7 @@ fn entries(bytes: &[u8], at: u64) -> Vec<StepEntry> {
             name: format!("n{}", b[3] & 7),
             key,
             address: Address::new(1, 98 + u16::from(b[4] & 15)),
+            second: None,
             expires_unix_s: at + u64::from(b[5]) * 5,
             endpoint: None,
             groups: if b[0] & 2 == 0 { Vec::new() } else { vec!["staff".into()] },

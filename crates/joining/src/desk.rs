@@ -254,8 +254,15 @@ impl<D: Disk> Desk<D> {
                 let step = step.map_err(|error| wrong(error.to_string()))?;
                 self.signed = Some((step.step().mandate, number));
                 match cause {
-                    StepCause::Rekeyed => self.replaced.note(key, step.step()),
-                    StepCause::Moved => self.moves.note(&key, step.step().issued_unix_s),
+                    StepCause::Rekeyed => {
+                        self.replaced.note(key, step.step());
+                        self.moves.rekeyed(&key, step.step());
+                    }
+                    StepCause::Moved => {
+                        // No router has the number 0.
+                        let left = self.member_by_half(&key.dh).map_or(0, |m| m.address.router);
+                        self.moves.note(&key, left, step.step().issued_unix_s);
+                    }
                     _ => {}
                 }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {

@@ -84,7 +84,8 @@ const ENDPOINT: &str = "this machine's endpoint can't be a router's: it is anoth
                         inside the network, or not an address that others can call. Name another \
                         one with --endpoint";
 const NO_ROUTER: &str = "no other router has room for this host: the registrar's owner can add one \
-                         (`shoal invite --router`)";
+                         (`shoal invite --router`). The mandate must allow hosts behind every \
+                         router (`shoal authority mandate --dir DIR NAME --numbers 1-65535`)";
 const MOVED: &str = "this host moved behind other routers three times within a week: try again \
                      later, or ask the registrar's owner to remove it, and join by another invite";
 

@@ -10,6 +10,8 @@
 //!                                                         + 2 round trips
 //! ```
 
+mod quiet;
+
 use core::time::Duration;
 
 use shoal_wire::{Jitter, LaneReport, Time};
@@ -126,6 +128,7 @@ pub struct Liveness {
     reconnect_at: Option<Time>,
     /// Time at which a neighbour that sent traffic and then fell silent gets a keepalive.
     quiet_at: Option<Time>,
+    quiet_after: Duration,
     jitter: Jitter,
     /// Period of keepalives.
     rhythm: KeepalivePeriod,
@@ -157,10 +160,6 @@ const GRACE: Duration = Duration::from_millis(40);
 const PROBE_AGAIN: Duration = Duration::from_millis(30);
 /// Delay before it is repeated on an idle link, whose neighbour has more time.
 const PROBE_IDLE_AGAIN: Duration = Duration::from_millis(110);
-/// Delay before a neighbour that sent traffic and then nothing at all gets a keepalive. It ends
-/// after the reports that follow the last traffic. This way a neighbour's death is noticed even
-/// while we only receive.
-const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Extra wait, beyond the longest time until a report, before the first keepalive that requests a
 /// report. Without that keepalive, one lost frame on an idle link would leave the neighbour nothing
 /// to report. The link would then count as dead.
@@ -204,6 +203,7 @@ impl Liveness {
             probe_gap: jitter.around(PROBE_AGAIN),
             jitter,
             quiet_at: None,
+            quiet_after: quiet::QUIET_AFTER,
             config,
             up: false,
             session: false,
@@ -296,7 +296,7 @@ impl Liveness {
         self.stats.received += frames;
         self.last_heard = Some(now);
         if frames > 0 && (traffic || self.quiet_at.is_some()) {
-            self.quiet_at = Some(now + QUIET_AFTER + 2 * self.report_gap);
+            self.quiet_at = Some(now + self.quiet_after + 2 * self.report_gap);
         }
         let known = &mut self.highest[usize::from(lane) % LANES];
         *known = highest.max(*known);

@@ -102,17 +102,18 @@ impl<C: Ciphers> NodeCircuits<C> {
         let mut passed = core::mem::take(&mut self.passed);
         let mut rest = legs;
         while let Some(&first) = rest.first() {
-            let from = source(buf, first);
-            let same = rest.iter().take_while(|&&at| source(buf, at) == from).count();
+            let both = ends(buf, first);
+            let from = both.map(|(from, _)| from);
+            let same = rest.iter().take_while(|&&at| ends(buf, at) == both).count();
             let (mut frames, later) = rest.split_at(same);
             rest = later;
             passed.clear();
             // A host with a backlog to its first relay slows down its programs itself.
             let is_judged = from.is_ok_and(Address::is_router);
-            match from {
-                Ok(from) => {
+            match both {
+                Ok(both) => {
                     self.find_cells(frames);
-                    self.onion.handle_batch(now, from, buf, &self.starts, &mut passed);
+                    self.onion.handle_batch_at(now, both, buf, &self.starts, &mut passed);
                 }
                 Err(reason) => passed.extend(frames.iter().map(|_| Err(reason))),
             }
@@ -127,7 +128,7 @@ impl<C: Ciphers> NodeCircuits<C> {
                             let frame = &buf[at as usize..];
                             !circuit.is_some_and(|circuit| self.loses(now, circuit, frame))
                         }));
-                        self.address(buf, &onward[before..], to, carried.circuit.bits());
+                        self.address(buf, &onward[before..], (to, self.me), carried.circuit.bits());
                     }
                     Ok(CellResult::Mixed(to, carried, due)) => {
                         let circuit = Some(carried.circuit).filter(|_| carried.unit && is_judged);
@@ -136,7 +137,7 @@ impl<C: Ciphers> NodeCircuits<C> {
                             if circuit.is_some_and(|circuit| self.loses(now, circuit, frame)) {
                                 continue;
                             }
-                            self.address(buf, &[at], to, carried.circuit.bits());
+                            self.address(buf, &[at], (to, self.me), carried.circuit.bits());
                             mixed.extend(from.map(|from| MixedCell { at, due, from }));
                         }
                     }
@@ -186,7 +187,7 @@ impl<C: Ciphers> NodeCircuits<C> {
         match self.onion.seal_units(now, circuit, buf, &self.starts) {
             Ok(to) => {
                 self.cells += frames.len() as u64;
-                self.address(buf, frames, to, circuit.bits());
+                self.address(buf, frames, (to, self.onion.source(circuit)), circuit.bits());
                 Ok(())
             }
             Err(reason) => {
@@ -211,8 +212,14 @@ impl<C: Ciphers> NodeCircuits<C> {
     /// Writes the routed headers of leg cells for `to`. A fresh header has no mark: a forwarded
     /// mark would be a signal between distant nodes of a circuit. Also writes the circuit's number,
     /// for the queue of a covered link.
-    fn address(&self, buf: &mut [u8], frames: &[u32], to: Address, circuit: u32) {
-        let header = RoutedHeader::new(to, self.me, TrafficClass::Bulk);
+    fn address(
+        &self,
+        buf: &mut [u8],
+        frames: &[u32],
+        (to, from): (Address, Address),
+        circuit: u32,
+    ) {
+        let header = RoutedHeader::new(to, from, TrafficClass::Bulk);
         for &at in frames {
             buf[at as usize + link::ROUTED_AT..at as usize + link::CELL_AT]
                 .copy_from_slice(header.as_bytes());
@@ -222,10 +229,11 @@ impl<C: Ciphers> NodeCircuits<C> {
 
     /// Writes the next cell of this node's own into `frame`, if there is one. Returns how it waits.
     fn write_own(&mut self, frame: &mut [u8; FULL]) -> Option<Option<MixedCell>> {
-        let OriginatedCell { to, cell, wait, circuit } = self.onion.poll_transmit()?;
+        let OriginatedCell { home, to, cell, wait, circuit } = self.onion.poll_transmit()?;
+        let from = home.unwrap_or(self.me);
         self.cells += 1;
         frame[link::CELL_AT..link::CELL_AT + cell.len()].copy_from_slice(&cell[..]);
-        self.address(frame, &[0], to, circuit.map_or(0, CircuitId::bits));
+        self.address(frame, &[0], (to, from), circuit.map_or(0, CircuitId::bits));
         Some(wait.map(|MixWait { due, from }| MixedCell { at: 0, due, from }))
     }
 
@@ -263,10 +271,11 @@ impl<C: Ciphers> NodeCircuits<C> {
     }
 }
 
-/// The sender of the leg cell of the frame at `at`, by its routed header. Only the leg's keys prove
-/// it.
-fn source(buf: &[u8], at: u32) -> Result<Address, DropReason> {
-    RoutedHeader::parse(&buf[at as usize + link::ROUTED_AT..]).map(|header| header.src())
+/// Source and destination of the leg cell of the frame at `at`, by its routed header. Only the
+/// leg's keys prove the source.
+fn ends(buf: &[u8], at: u32) -> Result<(Address, Address), DropReason> {
+    let header = RoutedHeader::parse(&buf[at as usize + link::ROUTED_AT..]);
+    header.map(|header| (header.src(), header.dst()))
 }
 
 impl<S: Shell> Control<S> {

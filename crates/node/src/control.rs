@@ -29,7 +29,7 @@ use shoal_relay::{
     ArrivalSource, CallContext, DropCounters, LocalCells, ReceivedRun, Relay, TrafficCounters,
 };
 use shoal_session::{Endpoints, HandshakeTask, HandshakeTaskResult, HostPath};
-use shoal_wire::{LinkId, Time};
+use shoal_wire::{Address, LinkId, Time};
 
 use crate::circuits::NodeCircuits;
 use crate::out::ControlOutput;
@@ -96,6 +96,8 @@ pub struct Control<S: Shell> {
     broken: bool,
     /// Time until which the edge is not driven, because it has data but no room to send.
     stuck_until: Option<Time>,
+    /// Address from which the edge's cells left at the last drive.
+    pub(crate) home: Address,
 }
 
 /// A handshake job.
@@ -158,6 +160,7 @@ impl<S: Shell> Control<S> {
         let (id, net) = (identity.clone(), secret.clone());
         let relay = Relay::with_ciphers(config.relay, id, net, origins, seeds.relay, now, unix_ms);
         let edge = Edge::with_ciphers(config.edge, identity, secret, seeds.edge, now, unix_ms);
+        let home = relay.home();
         Control {
             relay,
             edge,
@@ -172,6 +175,7 @@ impl<S: Shell> Control<S> {
             others: Vec::new(),
             broken: false,
             stuck_until: None,
+            home,
         }
     }
 
@@ -410,6 +414,7 @@ impl<S: Shell> Control<S> {
         while let Some(circuit) = self.circuits.poll_gone() {
             self.tell_edge(now, shoal_onion::OnionEvent::Ended(circuit));
         }
+        self.follow_uplink(now);
         self.drive_pool(now);
         let Control { relay, edge, circuits, outbox, .. } = self;
         let mut way = ControlOutput { relay, circuits, sink: &mut *sink, outbox, cells: 0 };

@@ -33,6 +33,7 @@ mod rings;
 mod shell;
 #[cfg(test)]
 mod support;
+mod uplinks;
 mod worker;
 
 pub use circuits::NodeCircuits;

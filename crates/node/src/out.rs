@@ -31,6 +31,10 @@ impl<S: Shell> EdgeOutput for ControlOutput<'_, S> {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }
 
+    fn source(&self, dst: Address) -> Option<Address> {
+        Some(self.relay.source(dst))
+    }
+
     fn room(&self, dst: Address) -> usize {
         self.relay.room(dst)
     }
@@ -61,10 +65,14 @@ impl<S: Shell> EdgeOutput for ControlOutput<'_, S> {
     }
 
     fn circuit_room(&self, circuit: CircuitId) -> usize {
-        self.circuits.onion.next_node(circuit).map_or(0, |to| self.relay.room(to))
+        let from = self.circuits.onion.source(circuit);
+        let to = self.circuits.onion.next_node(circuit);
+        to.map_or(0, |to| self.relay.room_from(from, to))
     }
 
     fn circuit_is_congested(&self, circuit: CircuitId) -> bool {
-        self.circuits.onion.next_node(circuit).is_some_and(|to| self.relay.is_marking(to))
+        let from = self.circuits.onion.source(circuit);
+        let to = self.circuits.onion.next_node(circuit);
+        to.is_some_and(|to| self.relay.is_marking_from(from, to))
     }
 }

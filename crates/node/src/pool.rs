@@ -105,6 +105,13 @@ impl<S: Shell> Control<S> {
         }
     }
 
+    /// Sets the second addresses of other hosts, by the first. Circuits may end at either.
+    pub fn set_seconds(&mut self, seconds: BTreeMap<Address, Address>) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_seconds(seconds);
+        }
+    }
+
     /// Sets the hosts that policy makes hidden: they are reached over circuits only. Without a pool
     /// this host begins nothing with them, but answers on their circuits. Call [`Self::drive`]
     /// afterwards.
@@ -123,12 +130,13 @@ impl<S: Shell> Control<S> {
         shown
     }
 
-    /// Shows hosts that only the network's preset hid, and closes this host's circuits to them: see
-    /// [`Edge::release_hosts`]. Call [`Self::set_hidden`] and [`Self::drive`] afterwards.
+    /// Shows all hosts but `kept`, which the network's former preset alone hid, and closes this
+    /// host's circuits to them: see [`Edge::release_hosts`]. Call [`Self::set_hidden`] and
+    /// [`Self::drive`] afterwards.
     ///
     /// [`Edge::release_hosts`]: shoal_edge::Edge::release_hosts
-    pub fn release_hosts(&mut self, now: Time, keys: &[PublicKey]) {
-        let shown = self.edge.release_hosts(now, keys);
+    pub fn release_hosts(&mut self, now: Time, kept: &[PublicKey]) {
+        let shown = self.edge.release_hosts(now, kept);
         self.close_to(now, &shown);
     }
 
@@ -154,8 +162,10 @@ impl<S: Shell> Control<S> {
 
     /// Executes the pool's requests.
     pub(crate) fn drive_pool(&mut self, now: Time) {
+        let homes = self.homes();
         let NodeCircuits { pool: Some(pool), onion, .. } = &mut self.circuits else { return };
         let edge = &mut self.edge;
+        pool.set_homes(now, homes);
         pool.note_carried(now, |id| onion.carried_at(id));
         pool.note_progress(now, |id| onion.progress(id).map(|(hops, _)| hops));
         pool.handle_timeout(now);
@@ -175,10 +185,11 @@ impl<S: Shell> Control<S> {
             }
             // After the closed circuits, because the pool no longer counts those and may reuse
             // their capacity.
-            let Some(CircuitPlan { to, path, shape, life, mixes }) = pool.poll_build(now) else {
+            let Some(CircuitPlan { to, home, path, shape, life, mixes }) = pool.poll_build(now)
+            else {
                 break;
             };
-            let begun = onion.build_mixed(now, &path, &mixes, shape, life);
+            let begun = onion.build_from(now, home, (&path, &mixes), shape, life);
             pool.note_begun(now, to, begun);
         }
     }

@@ -12,7 +12,7 @@ use shoal_crypto::{
 };
 use shoal_directory::Firewall;
 use shoal_edge::{HostConfig, HostId};
-use shoal_ip::{AddressGate, BufferSlice, overlay_address, overlay_prefix};
+use shoal_ip::{AddressGate, BufferSlice, VNET_LEN, overlay_address, overlay_prefix};
 use shoal_relay::{FrameSink, LinkConfig, ReceivedRun, SendOutcome, SendPath};
 use shoal_session::SessionRole;
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, SizeClass, Time};
@@ -200,8 +200,9 @@ pub(crate) struct Net {
     pub(crate) now: Time,
     /// Delay of each wire.
     pub(crate) delay: Duration,
-    /// A node that has stopped.
+    /// A node that has stopped, and others.
     pub(crate) dead: Option<usize>,
+    pub(crate) stopped: Vec<usize>,
     /// Frames in transit by sender, with their arrival time.
     flying: VecDeque<(Time, Vec<TestSink>)>,
     pub(crate) nodes: Vec<Control<TestShell>>,
@@ -211,7 +212,7 @@ pub(crate) struct Net {
     put: Vec<(usize, TestSink)>,
 }
 
-fn socket(node: usize) -> SocketAddr {
+pub(crate) fn socket(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8 + 1], 7_400))
 }
 
@@ -240,6 +241,15 @@ pub(crate) fn config(address: Address) -> NodeSettings {
 impl Net {
     /// Nodes at `addresses`, connected by `links`, after links are up and routes are known.
     pub(crate) fn new(addresses: &[Address], links: &[(usize, usize)]) -> Net {
+        Net::with(addresses, links, |_| {})
+    }
+
+    /// A network like [`Net::new`], with settings modified by `change`.
+    pub(crate) fn with(
+        addresses: &[Address],
+        links: &[(usize, usize)],
+        change: impl Fn(&mut NodeSettings),
+    ) -> Net {
         let now = Time::from_millis(1_000);
         let routers: Vec<_> = addresses.iter().copied().filter(|at| at.is_router()).collect();
         let make = |&at: &Address| {
@@ -255,13 +265,16 @@ impl Net {
                 let gate = AddressGate::new(vec![interface(at)], MTU);
                 InterfaceQueue::new(TestTun::default(), Arc::new(gate), TestFlowTable::default())
             });
-            Control::new(config(at), identity(at), secret(), origins, queue, &seeds, now, unix_ms)
+            let mut config = config(at);
+            change(&mut config);
+            Control::new(config, identity(at), secret(), origins, queue, &seeds, now, unix_ms)
         };
         let nodes = addresses.iter().map(make).collect();
         let mut net = Net {
             now,
             delay: Duration::ZERO,
             dead: None,
+            stopped: Vec::new(),
             flying: VecDeque::new(),
             nodes,
             events: Vec::new(),
@@ -320,7 +333,7 @@ impl Net {
     fn turn(&mut self, at: usize, arrivals: &[(usize, Vec<u8>)]) -> TestSink {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let mut wire = TestSink::default();
-        if self.dead == Some(at) {
+        if self.dead == Some(at) || self.stopped.contains(&at) {
             return wire;
         }
         for run in arrivals.chunk_by(|a, b| (a.0, a.1.len()) == (b.0, b.1.len())) {
@@ -356,6 +369,27 @@ impl Net {
     pub(crate) fn drops(&self, node: usize) -> Vec<(DropReason, u64)> {
         self.nodes[node].relay.counters().drops().filter(|(_, n)| *n > 0).collect()
     }
+}
+
+/// The first worker's queue of a host's interface.
+pub(crate) fn tap(net: &mut Net, at: usize) -> &mut TestTun {
+    net.nodes[at].queue_mut().expect("a host").device_mut()
+}
+
+/// A UDP packet as read from the interface.
+pub(crate) fn packet(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Vec<u8> {
+    let len = (8 + payload) as u16;
+    let mut read = vec![0; VNET_LEN];
+    read.extend_from_slice(&[0x60, 0, 0, 0]);
+    read.extend_from_slice(&len.to_be_bytes());
+    read.extend_from_slice(&[17, 64]);
+    read.extend_from_slice(&from.octets());
+    read.extend_from_slice(&to.octets());
+    read.extend_from_slice(&[0x11, 0x11, 0x22, 0x22]);
+    read.extend_from_slice(&len.to_be_bytes());
+    read.extend_from_slice(&[0x33, 0x33]);
+    read.resize(read.len() + payload, 0x5c);
+    read
 }
 
 /// Frames for one node, each with its sender.

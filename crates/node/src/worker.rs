@@ -95,6 +95,10 @@ impl<S: Shell> EdgeOutput for WorkerOutput<'_, S> {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }
 
+    fn source(&self, dst: Address) -> Option<Address> {
+        self.forwarder.source(dst)
+    }
+
     fn room(&self, _: Address) -> usize {
         // Only files ask, and the first worker sends them.
         0

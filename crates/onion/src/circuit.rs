@@ -27,6 +27,8 @@ pub(crate) struct PendingHop {
 
 /// A circuit's state at its origin.
 pub(crate) struct OriginCircuit<A> {
+    /// Own address from which cells leave; none for the node's first one.
+    pub(crate) home: Option<Address>,
     pub(crate) shape: CellShape,
     /// The relays in order, then the destination.
     pub(crate) path: Vec<Address>,
@@ -72,6 +74,7 @@ impl<A: Aead> OriginCircuit<A> {
     ) -> OriginCircuit<A> {
         let window = if mixes.iter().any(|mix| mix.holds()) { WINDOW_MIXED } else { WINDOW };
         OriginCircuit {
+            home: None,
             shape,
             path,
             mixes,

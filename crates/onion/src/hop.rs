@@ -55,6 +55,8 @@ pub(crate) struct PendingHandshake {
 
 /// A circuit's state at one hop.
 pub(crate) struct CircuitHop<A> {
+    /// Own address from which cells leave towards the origin; none for the node's first one.
+    pub(crate) home: Option<Address>,
     pub(crate) shape: CellShape,
     pub(crate) layer: Layer<A>,
     pub(crate) prev: Leg,
@@ -111,6 +113,7 @@ impl<A: Aead> CircuitHop<A> {
             HopDelay::Path { .. } => layer,
         };
         CircuitHop {
+            home: None,
             shape,
             layer,
             prev,

@@ -57,7 +57,8 @@ pub(crate) enum SetupWork {
     },
     /// Makes the answer to a create cell for this node.
     Answer {
-        from: Address,
+        /// The asking node, and the own address that it asked if that is not the first one.
+        ends: (Address, Option<Address>),
         opener: SharedOuterSeal,
         create: CreateCell,
         bond: Bond,
@@ -93,7 +94,7 @@ pub(crate) enum SetupJobOutcome {
         made: Result<(LayerSecrets, Option<FirstMessageState>), DropReason>,
     },
     Answer {
-        from: Address,
+        ends: (Address, Option<Address>),
         opener: SharedOuterSeal,
         made: Result<Box<CreateAnswer>, DropReason>,
     },
@@ -132,10 +133,10 @@ impl<C: Ciphers> SetupJob<C> {
                 });
                 SetupJobOutcome::Extend { attempt, made }
             }
-            SetupWork::Answer { from, opener, create, bond, ephemeral } => {
+            SetupWork::Answer { ends, opener, create, bond, ephemeral } => {
                 let own = common.identity.dh();
                 let made = create.answer::<C>(own, bond, common.means, &ephemeral);
-                SetupJobOutcome::Answer { from, opener, made: made.map(Box::new) }
+                SetupJobOutcome::Answer { ends, opener, made: made.map(Box::new) }
             }
         };
         SetupJobResult { outcome, age: self.age, fresh: self.fresh }

@@ -2,6 +2,7 @@
 
 mod build;
 mod end;
+mod homes;
 mod messages;
 mod places;
 mod queue;
@@ -94,6 +95,8 @@ pub struct ForwardedCell {
 
 /// A cell that this machine itself sends.
 pub struct OriginatedCell {
+    /// Own address from which it leaves; none for the node's first one.
+    pub home: Option<Address>,
     /// Node that it goes to.
     pub to: Address,
     pub cell: BoxedCell,
@@ -194,6 +197,8 @@ pub struct Onion<C: Ciphers> {
     /// This node's own strategy for all circuits that it carries, if it has one.
     own_mix: Option<MixStrategy>,
     slots: CircuitSlots<CircuitEntry<C::Aead>>,
+    /// Own address to which the current batch came; none for the node's first one.
+    arrival: Option<Address>,
     /// By the token at the start of the answer.
     waiting: BTreeMap<Lead, PendingCreate>,
     /// Places of other nodes' circuits.
@@ -254,6 +259,7 @@ impl<C: Ciphers> Onion<C> {
             former: Vec::new(),
             own_mix: None,
             slots,
+            arrival: None,
             waiting: BTreeMap::new(),
             room,
             queue,
@@ -404,7 +410,9 @@ impl<C: Ciphers> Onion<C> {
         if self.transmits.len() >= QUEUE_MAX {
             return Err(DropReason::QueueFull);
         }
-        self.transmits.push_back(OriginatedCell { to, cell, wait, circuit });
+        // A cell without a circuit answers one of the current batch.
+        let home = circuit.map_or(self.arrival, |id| self.home(id));
+        self.transmits.push_back(OriginatedCell { home, to, cell, wait, circuit });
         Ok(())
     }
 

@@ -159,6 +159,9 @@ pub struct PathRequest<'a> {
     /// Relays that may have failed. In the middle of a path, a relay that did fail is tried before
     /// them, since it may work again. If the set-up then gets further, one of these was at fault.
     pub doubtful: &'a [Address],
+    /// Other routers of the two hosts, which are at two routers each. Like the routers of `from`
+    /// and `to`, they share no family with a relay. None of them is a relay of the path.
+    pub also: &'a [Address],
 }
 
 impl PathRequest<'_> {
@@ -347,8 +350,10 @@ pub(crate) fn warnings(
         all.push(PathWarning::Short { asked: ask.relays, have: path.len() as u8 });
     }
     let nodes: BTreeSet<Address> = path.iter().copied().chain([here, there]).collect();
+    let is_own =
+        |at: Address| ask.also.iter().any(|own| *own != at && routers.are_related(*own, at));
     let mut pairs = nodes.iter().flat_map(|a| nodes.range(a..).skip(1).map(move |b| (*a, *b)));
-    if pairs.any(|(a, b)| routers.are_related(a, b)) {
+    if pairs.any(|(a, b)| routers.are_related(a, b)) || path.iter().any(|at| is_own(*at)) {
         all.push(PathWarning::Families);
     }
     if path.len() > 1 && path[0] == here && is_small(here) {

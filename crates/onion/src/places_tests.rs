@@ -125,6 +125,28 @@ fn a_host_whose_places_are_taken_stays_within_reach_and_may_begin_circuits() {
     world.fits();
 }
 
+/// A host of a network that can't hold its preset sends nothing, not even an answer.
+#[test]
+fn a_closed_node_neither_answers_set_ups_nor_keeps_circuits_of_others() {
+    let mut world = World::with_limits(few);
+    let before = world.try_build(A, &[relay(1), B]).unwrap();
+    let own = world.try_build(B, &[relay(2), A]).unwrap();
+    assert!(world.answers(before));
+    world.node(B).set_closed(true);
+    assert!(!world.answers(before));
+    world.unit(A, before, 1, 3);
+    let (now, shape) = (world.now, CellShape::new(1).unwrap());
+    world.node(A).build(now, &[relay(3), B], shape, LIFE).unwrap();
+    assert!(world.run().iter().all(|sent| sent.from != B), "nothing leaves");
+    assert_eq!(world.units.len(), 0);
+    assert!(world.drops.contains(&(B, DropReason::CircuitLimit)));
+    assert!(world.node(B).progress(own).is_some(), "the owner of own circuits ends them");
+    // Open again, for a neighbour that is not slowed down.
+    world.node(B).set_closed(false);
+    assert!(world.try_build(A, &[relay(4), B]).is_some());
+    world.fits();
+}
+
 /// Circuits of one peer keep eight places, however many bring its units.
 #[test]
 fn one_peer_keeps_few_places() {
@@ -192,6 +214,7 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     let first = relay(1);
     let asks = world.wire.pop().unwrap();
     let own = |_| crate::OriginatedCell {
+        home: None,
         to: A,
         cell: Box::new([0; CELL_LEN]),
         wait: None,

@@ -25,6 +25,7 @@
 mod blame;
 mod demands;
 mod echoes;
+mod homes;
 mod live;
 mod loops;
 pub mod mixes;
@@ -44,6 +45,7 @@ use crate::onion::{SetupFailure, unix_s_at_zero};
 use crate::path::{self, PathRequest, PathWarning, RouterList, Vanguards};
 use blame::Blame;
 pub use blame::SuspectedRelay;
+pub use homes::HostHomes;
 use live::{BuildingCircuit, EndingCircuit, LiveCircuit};
 pub use loops::{LoopTotals, LoopVerdict};
 use mixes::MixOffer;
@@ -83,7 +85,9 @@ pub struct PoolConfig {
 pub struct CircuitPlan {
     /// The destination host.
     pub to: Address,
-    /// The relays, then `to`.
+    /// This host's address at which it begins.
+    pub home: Address,
+    /// The relays, then an address of the destination.
     pub path: Vec<Address>,
     /// Division of its cells.
     pub shape: CellShape,
@@ -135,6 +139,9 @@ pub struct LastFailure {
 /// The circuits that one host begins.
 pub struct CircuitPool {
     config: PoolConfig,
+    homes: HostHomes,
+    /// Second addresses of other hosts, by the first.
+    seconds: BTreeMap<Address, Address>,
     shape: CellShape,
     routers: RouterList,
     /// Strategies that the network offers, and those of relays.
@@ -180,6 +187,8 @@ impl CircuitPool {
     ) -> Result<CircuitPool, ParseError> {
         Ok(CircuitPool {
             config,
+            homes: HostHomes::one(config.address),
+            seconds: BTreeMap::new(),
             shape: CellShape::new(config.relays.max(TAGS_MIN))?,
             routers: RouterList::default(),
             offer: MixOffer::default(),
@@ -235,24 +244,25 @@ impl CircuitPool {
         let has_changed = self.routers != routers;
         self.offer_own(now, &routers);
         self.routers = routers;
-        let PoolConfig { address: from, relays, .. } = self.config;
+        let CircuitPool { homes, seconds, config: PoolConfig { relays, .. }, .. } = self;
         for (to, host) in &mut self.hosts {
             host.retry_at = host.retry_at.min(now);
             host.has_no_relays = false;
-            let (unix_s, none): (_, &[Address]) = (0, &[]);
-            let ask = PathRequest {
-                from,
-                to: *to,
-                relays,
-                unix_s,
-                failed: none,
-                beside: none,
-                doubtful: none,
+            let also = homes.own_routers(seconds, *to);
+            let ask = |live: &LiveCircuit| PathRequest {
+                from: live.home,
+                to: live.end().unwrap_or(*to),
+                relays: *relays,
+                unix_s: 0,
+                failed: &[],
+                beside: &[],
+                doubtful: &[],
+                also: &also,
             };
             for live in host.in_use.iter_mut().chain(&mut host.standby) {
                 let is_listed = live.relays().iter().all(|at| self.routers.is_relay(*at));
                 if has_changed {
-                    live.note_warnings(path::warnings(&self.routers, &ask, live.relays()));
+                    live.note_warnings(path::warnings(&self.routers, &ask(live), live.relays()));
                 }
                 if !is_listed || (has_changed && !live.warnings.is_empty()) {
                     (live.replace_at, live.stale_at) = (now, now);
@@ -381,13 +391,14 @@ impl CircuitPool {
     /// Condemns ends of paths to `to` that failed with every relay that can be next to them.
     fn condemn(&mut self, now: Time, to: Address) {
         for (end, others) in self.blame.accused(now) {
-            let PoolConfig { address: from, relays, .. } = self.config;
-            if [from.router, to.router].contains(&end.router) {
+            let (own, from, relays) = (self.own_routers(to), self.homes.in_use, self.config.relays);
+            if own.contains(&end) {
                 continue;
             }
             let (unix_s, failed) = (self.unix_s(now), self.blame.failed(now));
-            let (failed, beside, doubtful) = (&failed[..], &[][..], &others[..]);
-            let ask = PathRequest { from, to, relays, unix_s, failed, beside, doubtful };
+            let (failed, also) = (&failed[..], &own[..]);
+            let (beside, doubtful) = (&[][..], &others[..]);
+            let ask = PathRequest { from, to, relays, unix_s, failed, beside, doubtful, also };
             if !path::leads_past(&self.routers, &ask, &self.kept, &mut self.rng, end) {
                 self.blame.condemn(end);
             }
@@ -401,14 +412,16 @@ impl CircuitPool {
         let others = host.in_use.iter().flat_map(LiveCircuit::relays).chain(&host.spared);
         let beside: Vec<Address> = others.copied().collect();
         let doubtful: Vec<Address> = self.blame.doubtful(now).collect();
+        let ([home, end], also) = (self.ends(to, host), self.own_routers(to));
         let ask = PathRequest {
-            from: self.config.address,
-            to,
+            from: home,
+            to: end,
             relays: self.config.relays,
             unix_s,
             failed,
             beside: &beside,
             doubtful: &doubtful,
+            also: &also,
         };
         let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng).ok()?;
         let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
@@ -416,9 +429,10 @@ impl CircuitPool {
         let (mixes, warning) = self.mixes_of(&path);
         warnings.extend(warning);
         let added = shoal_mix::path(mixes.iter().copied());
-        path.push(to);
+        path.push(end);
         Some(BuildingCircuit {
             id: None,
+            home,
             path,
             mixes,
             added,
@@ -438,14 +452,14 @@ impl CircuitPool {
         building: BuildingCircuit,
         is_try: bool,
     ) -> CircuitPlan {
-        let BuildingCircuit { path, mixes, life, .. } = &building;
+        let BuildingCircuit { home, path, mixes, life, .. } = &building;
         self.blame.note_chosen(now, &path[..path.len() - 1]);
-        let (path, mixes, life) = (path.clone(), mixes.clone(), *life);
+        let (home, path, mixes, life) = (*home, path.clone(), mixes.clone(), *life);
         if let Some(host) = self.hosts.get_mut(&to) {
             let place = if is_try { &mut host.tries.building } else { &mut host.building };
             *place = Some(building);
         }
-        CircuitPlan { to, path, shape: self.shape, life, mixes }
+        CircuitPlan { to, home, path, shape: self.shape, life, mixes }
     }
 
     /// A host and the circuit that its data uses from here on; none while there is no circuit.
@@ -521,8 +535,9 @@ impl CircuitPool {
         let relays = &building.path[..building.path.len() - 1];
         self.blame.note_heard(now, relays[0]);
         self.blame.note_built(now, relays);
-        let (from, is_doubtful) = (self.config.address, building.is_doubtful);
-        let built = path::BuiltCircuit { from, to, relays, unix_s, is_doubtful };
+        let (from, is_doubtful) = (building.home, building.is_doubtful);
+        let end = building.path[relays.len()];
+        let built = path::BuiltCircuit { from, to: end, relays, unix_s, is_doubtful };
         let before = self.kept.text();
         self.kept.note_built(&self.routers, &built, &mut self.rng);
         self.kept_is_new |= self.kept.text() != before;

@@ -76,6 +76,8 @@ struct NeighbourCounts {
 /// Places of other nodes' circuits.
 pub(crate) struct CircuitRoom {
     limits: CircuitLimits,
+    /// True if there is no room at all.
+    is_closed: bool,
     len: usize,
     half_open: usize,
     neighbours: BTreeMap<Address, NeighbourCounts>,
@@ -91,6 +93,7 @@ impl CircuitRoom {
     pub(crate) fn new(limits: CircuitLimits) -> CircuitRoom {
         CircuitRoom {
             limits,
+            is_closed: false,
             len: 0,
             half_open: 0,
             neighbours: BTreeMap::new(),
@@ -135,8 +138,16 @@ impl CircuitRoom {
         }
     }
 
+    /// Ends or begins a time in which there is no room for any circuit.
+    pub(crate) fn set_closed(&mut self, closed: bool) {
+        self.is_closed = closed;
+    }
+
     /// True if `from` may have one more half-open circuit, besides `others` that are coming.
     pub(crate) fn may_open_half(&self, from: Address, others: usize) -> bool {
+        if self.is_closed {
+            return false;
+        }
         let own = self.neighbours.get(&from).map_or(0, |neighbour| neighbour.half_open);
         self.half_open + others < HALF_OPEN_MAX && own < HALF_OPEN_SHARE
     }

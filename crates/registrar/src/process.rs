@@ -98,6 +98,8 @@ struct RegistrarProcess {
     touch_at: Time,
     /// Time of the next look at the members for the tier of the network's preset.
     preset_at: Time,
+    /// Logged reason why hosts don't get the preset's tier.
+    said_preset: Option<String>,
     /// Logged fault of the desk.
     said_fault: Option<String>,
     log: NodeLog,
@@ -164,6 +166,7 @@ impl RegistrarProcess {
             signs_at,
             touch_at: Time::ZERO,
             preset_at: Time::ZERO,
+            said_preset: None,
             said_fault: None,
             log,
             said_flood: false,
@@ -391,11 +394,17 @@ impl RegistrarProcess {
             return;
         }
         self.preset_at = at.0 + PRESET_EVERY;
-        match self.desk.follow_preset(at) {
+        let followed = self.desk.follow_preset(at);
+        let fault = followed.as_ref().err().map(ToString::to_string);
+        match followed {
             Ok(0) => {}
             Ok(hosts) => tracing::info!(hosts, "hosts got the tier of the network's preset"),
-            Err(why) => tracing::warn!("hosts don't get the tier of the network's preset: {why}"),
+            Err(why) if fault != self.said_preset => {
+                tracing::warn!("hosts don't get the tier of the network's preset: {why}");
+            }
+            Err(_) => {}
         }
+        self.said_preset = fault;
         self.send(usize::MAX);
     }
 

@@ -6,8 +6,8 @@ use shoal_crypto::Ciphers;
 use shoal_link::Priority;
 use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{
-    Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
-    TrafficClass, link,
+    Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, NodeAddresses, RoutedHeader, SizeClass,
+    Time, TrafficClass, link,
 };
 
 use crate::{FrameAt, ReceivedRun};
@@ -155,12 +155,13 @@ pub const CIRCUIT_LEN: usize = 4;
 /// The peer whose turns of a covered link a cell uses. It is the pair of nodes in the routed
 /// header, with the circuit for this node's own leg cells. The circuit of other leg cells is
 /// hidden. None if the frame is no cell.
-pub(crate) fn peer_of(frame: &[u8], me: Address) -> Option<u64> {
+pub(crate) fn peer_of(frame: &[u8], me: NodeAddresses) -> Option<u64> {
     if !is_cell(frame[link::KIND_AT]) {
         return None;
     }
     let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
-    let own = RoutedHeader::parse(&frame[link::ROUTED_AT..]).is_ok_and(|header| header.src() == me);
+    let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]);
+    let own = header.is_ok_and(|header| me.has(header.src()));
     let circuit = match frame[link::KIND_AT] == LinkKind::Leg as u8 && own {
         true => &frame[..CIRCUIT_LEN],
         false => &[],

@@ -2,7 +2,9 @@
 
 use shoal_crypto::Ciphers;
 use shoal_session::PeerId;
-use shoal_wire::{Address, DropReason, Level, LinkId, LinkKind, RoutedHeader, TrafficClass, link};
+use shoal_wire::{
+    Address, DropReason, Level, LinkId, LinkKind, NodeAddresses, RoutedHeader, TrafficClass, link,
+};
 
 use crate::Relay;
 use crate::view::{ForwardingDecision, way};
@@ -44,13 +46,13 @@ pub(crate) fn check_level(kind: LinkKind, frame: &[u8], level: Level) -> Result<
 /// hosts.
 pub(crate) fn check(
     header: &RoutedHeader,
-    me: Address,
+    own: NodeAddresses,
     sender: Address,
 ) -> Result<ForwardingDecision, DropReason> {
-    if sender.is_router() || me.is_router() {
+    if sender.is_router() || own.first.is_router() {
         return Err(DropReason::NotAllowed);
     }
-    match way(header, me, sender, false)? {
+    match way(header, own, sender, false)? {
         ForwardingDecision::Here => Ok(ForwardingDecision::Here),
         ForwardingDecision::On(_) => Err(DropReason::NotForUs),
     }

@@ -378,14 +378,14 @@ impl Forwarder {
                 if congested {
                     frame[MARK_AT] = CongestionMark::Congested as u8;
                 }
-                if let (Some(sender), Some(me)) = (sender, self.view.me) {
+                if let (Some(sender), Some(own)) = (sender, self.view.own()) {
                     let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
                     let goes = match kind {
-                        LinkKind::Direct => direct::check(&header, me, sender.address)?,
+                        LinkKind::Direct => direct::check(&header, own, sender.address)?,
                         LinkKind::Leg if !is_leg(&header, class) => {
                             return Err(DropReason::Malformed);
                         }
-                        _ => way(&header, me, sender.address, sender.may_transit)?,
+                        _ => way(&header, own, sender.address, sender.may_transit)?,
                     };
                     if let ForwardingDecision::On(hops) = goes {
                         let hop = self.hop(header.dst(), &mut sorted.last)?;

@@ -69,13 +69,14 @@ impl Forwarder {
         let (mut known, mut held, mut lost) = (None, 0, 0);
         for cell in cells {
             let frame = &mut buf[cell.at as usize..][..SizeClass::Full.frame_len()];
-            let dst = RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.dst());
+            let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]);
+            let ends = header.map(|header| (header.src(), header.dst()));
             // Caches the link, since consecutive cells mostly have the same destination.
             let way = match known {
-                Some((same, way)) if same == dst => way,
-                _ => dst.and_then(|dst| self.way_out(LinkKind::Leg, dst)),
+                Some((same, way)) if same == ends => way,
+                _ => ends.and_then(|ends| self.way_out(LinkKind::Leg, ends)),
             };
-            known = Some((dst, way));
+            known = Some((ends, way));
             frame[link::KIND_AT] = LinkKind::Leg as u8;
             match way {
                 Err(reason) => self.counters.drop(reason, 1),

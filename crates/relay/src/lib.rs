@@ -54,6 +54,7 @@ mod shifts;
 mod small;
 mod stun;
 mod trial;
+mod uplinks;
 mod view;
 mod workers;
 

@@ -248,10 +248,18 @@ impl Neighbours {
         self.touched.is_empty()
     }
 
-    /// The router through which a host sends: the first that is up, else the first.
-    pub(crate) fn uplink(&self) -> Option<LinkId> {
+    /// The router through which a host sends: the one in use while it is up, else the first that is
+    /// up. If none is up, it stays the one in use, so that a change is told over a link that works.
+    pub(crate) fn uplink(&self, in_use: Option<LinkId>) -> Option<LinkId> {
         let is_up = |link: &&LinkId| self.get(**link).is_some_and(|n| n.liveness.is_up());
-        self.routers.iter().find(is_up).or(self.routers.first()).copied()
+        let in_use = in_use.filter(|link| self.routers.contains(link));
+        let first_up = in_use.iter().chain(&self.routers).find(is_up);
+        first_up.copied().or(in_use).or(self.routers.first().copied())
+    }
+
+    /// Links to routers.
+    pub(crate) fn routers(&self) -> Vec<LinkId> {
+        self.routers.clone()
     }
 
     /// Updates the timer set with the neighbour's next deadline. If the deadline moved later, the

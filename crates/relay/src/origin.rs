@@ -42,7 +42,8 @@ impl Forwarder {
         };
         let n = offsets.len() as u64;
         let header = RoutedHeader::parse(&buf[first as usize + link::ROUTED_AT..]);
-        let link = match header.and_then(|header| self.way_out(kind, header.dst())) {
+        let ends = header.map(|header| (header.src(), header.dst()));
+        let link = match ends.and_then(|ends| self.way_out(kind, ends)) {
             Ok(link) => link,
             Err(reason) => return self.counters.drop(reason, n),
         };
@@ -69,14 +70,23 @@ impl Forwarder {
         }
     }
 
-    /// The link for this node's own cells to `dst`.
-    pub(crate) fn way_out(&self, kind: LinkKind, dst: Address) -> Result<LinkId, DropReason> {
+    /// Source address of this node's own cells to `dst`. See [`crate::Relay::source`].
+    pub fn source(&self, dst: Address) -> Option<Address> {
+        self.view.source(dst)
+    }
+
+    /// The link for this node's own cells with this source and destination.
+    pub(crate) fn way_out(
+        &self,
+        kind: LinkKind,
+        (src, dst): (Address, Address),
+    ) -> Result<LinkId, DropReason> {
         if self.view.lists_only {
             return Err(DropReason::StaleList);
         }
         let hop = match kind {
             LinkKind::Direct => self.view.direct(dst),
-            _ => self.view.origin_hop(dst),
+            _ => self.view.origin_hop_from(src, dst),
         };
         hop.ok_or(DropReason::NoRoute)
     }

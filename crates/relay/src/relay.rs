@@ -81,6 +81,8 @@ pub(crate) struct RelayScratch {
 /// A node and its neighbours. `C` selects the ciphers for frames and proofs.
 pub struct Relay<C: Ciphers = StandardCiphers> {
     pub(crate) config: RelayConfig,
+    /// Address of this host at another router.
+    pub(crate) second: Option<Address>,
     pub(crate) sessions: Sessions<Endpoints, C>,
     pub(crate) neighbours: Neighbours,
     pub(crate) routing: Option<Routing<C>>,
@@ -177,6 +179,7 @@ impl<C: Ciphers> Relay<C> {
             own: Forwarder::new(Arc::new(ForwardingView::new(me)), mix),
             mix_seed,
             config,
+            second: None,
             kept: DeferredFrames::default(),
             events: VecDeque::new(),
             lists: AuthorityInbox::default(),
@@ -212,6 +215,7 @@ impl<C: Ciphers> Relay<C> {
         let link = self.neighbours.insert(now, peer, config, seed, liveness, way_out);
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             neighbour.cover_required = self.cover_required;
+            neighbour.liveness.set_replaceable(self.second.is_some());
         }
         if let Some(endpoint) = config.endpoint.map(Endpoints::from) {
             self.sessions.set_endpoint(peer, Some(endpoint));
@@ -403,7 +407,11 @@ impl<C: Ciphers> Relay<C> {
     /// therefore make the backlog oscillate. A link with a hold reports the free space of its
     /// egress instead.
     pub fn room(&self, dst: Address) -> usize {
-        let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
+        self.room_on(self.next_hop(dst))
+    }
+
+    pub(crate) fn room_on(&self, link: Option<LinkId>) -> usize {
+        let neighbour = link.and_then(|link| self.neighbours.get(link));
         match neighbour.filter(|neighbour| neighbour.established) {
             Some(neighbour) if neighbour.link_delay.is_some() => neighbour.egress.space(),
             Some(neighbour) => neighbour.egress.room(),
@@ -469,7 +477,7 @@ impl<C: Ciphers> Relay<C> {
     /// Queues cells on a covered link for the turns of their peers, and marks them if there is a
     /// backlog.
     fn share(&mut self, link: LinkId, priority: Priority, run: OutgoingRun<'_>) {
-        let me = self.address();
+        let me = self.addresses();
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let len = run.class.frame_len();
         for &at in run.offsets {

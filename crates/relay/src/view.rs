@@ -13,7 +13,7 @@ use std::sync::Arc;
 use shoal_crypto::Ciphers;
 use shoal_routing::RouteTable;
 use shoal_session::{EndpointRules, Endpoints, IdTable};
-use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
+use shoal_wire::{Address, DropReason, LinkId, NodeAddresses, RoutedHeader};
 
 use crate::Relay;
 use crate::shifts::AcceptedAddresses;
@@ -31,21 +31,21 @@ pub(crate) enum ForwardingDecision {
 /// true if this neighbour's cells may be forwarded.
 pub(crate) fn way(
     header: &RoutedHeader,
-    me: Address,
+    own: NodeAddresses,
     sender: Address,
     may_transit: bool,
 ) -> Result<ForwardingDecision, DropReason> {
     let (dst, src) = (header.dst(), header.src());
-    if src == me {
+    if own.has(src) {
         return Err(DropReason::Reflected);
     }
     if !sender.is_router() && src != sender {
         return Err(DropReason::BadSource);
     }
-    if dst == me {
+    if own.has(dst) {
         return Ok(ForwardingDecision::Here);
     }
-    if !me.is_router() {
+    if !own.first.is_router() {
         return Err(DropReason::NotForUs);
     }
     if !may_transit {
@@ -76,6 +76,8 @@ pub(crate) struct LinkFacts {
 #[derive(Clone, Debug, Default)]
 pub struct ForwardingView {
     pub(crate) me: Option<Address>,
+    /// Address of this host at another router.
+    second: Option<Address>,
     /// True if links carry only the authority's lists. Then the view has no neighbours, and all
     /// cells are dropped.
     pub(crate) lists_only: bool,
@@ -105,6 +107,11 @@ impl ForwardingView {
         self.links.is_past(link)
     }
 
+    /// This node's addresses.
+    pub(crate) fn own(&self) -> Option<NodeAddresses> {
+        Some(NodeAddresses { first: self.me?, second: self.second })
+    }
+
     /// The neighbour through which a router reaches `dst`.
     pub(crate) fn next_hop(&self, dst: Address) -> Option<LinkId> {
         match self.me {
@@ -124,8 +131,34 @@ impl ForwardingView {
         if self.me?.is_router() {
             return self.next_hop(dst);
         }
+        if self.second.is_some() {
+            return self.origin_hop_from(self.source(dst)?, dst);
+        }
         let router = || self.by_address.get(&dst).copied().filter(|_| dst.is_router());
         self.direct(dst).or_else(router).or(self.uplink)
+    }
+
+    /// Source address of this node's own cells to `dst`. A host at two routers uses the address
+    /// that its uplink knows. On direct links it always uses the first one.
+    pub(crate) fn source(&self, dst: Address) -> Option<Address> {
+        if self.second.is_none() || self.direct(dst).is_some() { self.me } else { self.home() }
+    }
+
+    /// This node's address at its uplink.
+    pub(crate) fn home(&self) -> Option<Address> {
+        let own = self.own()?;
+        let uplink = self.uplink.and_then(|link| self.link(link));
+        Some(uplink.and_then(|router| own.at(router.address.router)).unwrap_or(own.first))
+    }
+
+    /// The neighbour through which this node's own cells from `src` reach `dst`. A host at two
+    /// routers sends over the router of `src`, which would refuse the other address.
+    pub(crate) fn origin_hop_from(&self, src: Address, dst: Address) -> Option<LinkId> {
+        if self.second.is_none() {
+            return self.origin_hop(dst);
+        }
+        let direct = self.direct(dst).filter(|_| self.me == Some(src));
+        direct.or_else(|| self.by_address.get(&Address::new(src.router, 0)).copied())
     }
 
     /// Sets or removes the facts of a neighbour. If two neighbours have one address, the newer one
@@ -183,11 +216,13 @@ impl<C: Ciphers> Relay<C> {
         let table = self.routing.as_ref().map_or(&seen.table, |routing| routing.table());
         let new_table = (!Arc::ptr_eq(table, &seen.table)).then(|| Arc::clone(table));
         let sends_up = !self.config.address.is_router() && !self.lists_only;
-        let uplink = sends_up.then(|| self.neighbours.uplink()).flatten();
+        let in_use = seen.uplink.filter(|_| self.second.is_some());
+        let uplink = sends_up.then(|| self.neighbours.uplink(in_use)).flatten();
         let as_arc = |accepted: &Option<Arc<AcceptedAddresses>>| accepted.as_ref().map(Arc::as_ptr);
         let shifts = as_arc(&self.shifts.accepted) == as_arc(&seen.accepted);
         let rules = Arc::ptr_eq(&self.rules, &seen.rules);
-        let same = new_table.is_none() && uplink == seen.uplink && shifts && rules;
+        let uplinks = (uplink, self.second) == (seen.uplink, seen.second);
+        let same = new_table.is_none() && uplinks && shifts && rules;
         if touched.is_empty() && same && self.lists_only == seen.lists_only {
             return self.neighbours.give_back(touched);
         }
@@ -195,7 +230,7 @@ impl<C: Ciphers> Relay<C> {
         self.neighbours.give_back(touched);
         // Copies the view only if other workers hold it. With one worker, none does.
         let view = Arc::make_mut(&mut self.own.view);
-        (view.uplink, view.lists_only) = (uplink, self.lists_only);
+        (view.uplink, view.second, view.lists_only) = (uplink, self.second, self.lists_only);
         view.accepted.clone_from(&self.shifts.accepted);
         view.rules = Arc::clone(&self.rules);
         if let Some(table) = new_table {

@@ -91,8 +91,19 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.refresh_timer(peer);
     }
 
-    /// Records the endpoint of the handshake for this session. Hosts are left out: their address is
-    /// part of their identity and does not move.
+    /// Records the target of this node's own request for this session. A host with one address is
+    /// left out, since that does not move.
+    pub(crate) fn note_called(&mut self, peer: PeerId, index: SessionIndex, at: E) {
+        let is_link = self.config.role == SessionRole::Link;
+        if let Some(found) = self.peer_mut(peer)
+            && (is_link || found.home.is_some())
+        {
+            found.note_reached(index, at);
+        }
+    }
+
+    /// Records the source of the neighbour's request for this session. Hosts are left out: only
+    /// the seal of their cells proves a source.
     pub(crate) fn note_reached(&mut self, peer: PeerId, index: SessionIndex, at: E) {
         if self.config.role == SessionRole::Link
             && let Some(found) = self.peer_mut(peer)

@@ -458,7 +458,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.tokens.insert(token, AttemptId { peer, number });
         self.leads.insert(lead);
         self.stats.requests_sent += 1;
-        self.note_reached(peer, index, to);
+        self.note_called(peer, index, to);
         let small = self.peer(peer).is_some_and(|p| p.is_small(turn));
         self.push_handshake(peer, to, frame, small.then_some(&secret));
         self.refresh_timer(peer);

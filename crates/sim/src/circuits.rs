@@ -46,7 +46,11 @@ pub(crate) fn hidden_pairs(makings: &NetworkInputs) -> Vec<(Address, Address)> {
     let hosts = plan.routers..plan.nodes.len();
     let pairs = hosts.clone().flat_map(|a| hosts.clone().map(move |b| (a, b)));
     let hidden = pairs.filter(|&(a, b)| is_hidden(a, b));
-    hidden.map(|(a, b)| (plan.nodes[a], plan.nodes[b])).collect()
+    let all = |(a, b)| {
+        let far = plan.addresses(b);
+        plan.addresses(a).iter().flat_map(move |near| far.iter().map(move |far| (near, far)))
+    };
+    hidden.flat_map(all).collect()
 }
 
 /// True if two hosts reach each other over circuits only.
@@ -95,7 +99,11 @@ impl<C: Ciphers> SimulatedNode<C> {
             (*at, ListedRouter { relay: true, mix, ..ListedRouter::default() })
         };
         let relays = RouterList::new(plan.nodes[..plan.routers].iter().enumerate().map(router));
-        let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
-        self.control.set_circuit_nodes(shown, relays, keys);
+        let keys = (0..plan.nodes.len()).flat_map(|node| {
+            let key = makings.keys[node];
+            plan.addresses(node).iter().map(move |at| (at, key))
+        });
+        self.control.set_seconds(plan.second_by_first().collect());
+        self.control.set_circuit_nodes(shown, relays, keys.collect());
     }
 }

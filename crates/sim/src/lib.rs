@@ -48,6 +48,7 @@ mod secrets;
 mod shell;
 mod shifts;
 mod shrink;
+mod uplinks;
 mod wires;
 mod world;
 

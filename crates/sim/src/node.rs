@@ -307,7 +307,7 @@ impl<C: Ciphers> SimulatedNode<C> {
             let far = if caller == at { called } else { caller };
             let config = LinkConfig {
                 key: makings.keys[far],
-                address: plan.nodes[far],
+                address: plan.address_at(far, at),
                 endpoint: self.endpoint_of(far).filter(|_| caller == at),
             };
             let link = self.control.relay.add_link(now, &config);
@@ -324,6 +324,7 @@ impl<C: Ciphers> SimulatedNode<C> {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
             self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
         }
+        self.configure_uplinks();
         if self.control.edge.direct_stats().is_some() && !makings.options.translators.is_empty() {
             self.configure_reach(now);
         }

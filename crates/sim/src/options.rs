@@ -97,6 +97,8 @@ pub struct SimulationOptions {
     pub chords: u32,
     /// Hosts, spread over the routers in turn.
     pub hosts: u32,
+    /// True if each host has a second address, at another router.
+    pub two_routers: bool,
     /// Workers of each node, up to 4. The seed chooses the delays of the rings between them.
     pub workers: u32,
     /// Flows of programs' packets between hosts; policy forbids some of them.
@@ -223,6 +225,7 @@ impl SimulationOptions {
             routers: 3,
             chords: 0,
             hosts: 6,
+            two_routers: false,
             workers: 1,
             flows: 0,
             circuits: 0,

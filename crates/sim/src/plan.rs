@@ -9,6 +9,7 @@ use shoal_wire::{Address, Time};
 
 use crate::check::plaintext;
 use crate::options::{RouterTopology, SimulationOptions, seed_bytes};
+use crate::uplinks;
 
 /// Start of every run. Not zero, which would hide missing initialisations.
 pub(crate) const START: Time = Time::from_millis(10_000);
@@ -80,6 +81,8 @@ pub(crate) enum CrashRemainder {
 pub(crate) struct NetworkPlan {
     /// Address of each node, routers first.
     pub(crate) nodes: Vec<Address>,
+    /// Address of each node at another router.
+    pub(crate) seconds: Vec<Option<Address>>,
     pub(crate) routers: usize,
     /// Pairs of nodes that a wire joins; the first one calls the second.
     pub(crate) wires: Vec<(usize, usize)>,
@@ -108,6 +111,10 @@ impl NetworkPlan {
             wires.push((nodes.len(), router));
             nodes.push(Address::new(router as u32 + 1, (host / routers) as u16 + 1));
         }
+        let seconds = uplinks::seconds(options, &nodes);
+        let second =
+            |(host, at): (usize, &Option<Address>)| Some((host, (*at)?.router as usize - 1));
+        wires.extend(seconds.iter().enumerate().filter_map(second));
         let links = wires.len();
         wires.extend(host_wires(options, routers, nodes.len()));
         if !options.translators.is_empty() && routers > 1 {
@@ -123,6 +130,7 @@ impl NetworkPlan {
             calm_from,
             end: calm_from + options.calm_time(),
             nodes,
+            seconds,
             routers,
             wires,
             links,

@@ -100,6 +100,7 @@ impl ShrinkSearch {
             |o| &mut o.faults.asymmetry_percent,
             |o| &mut o.faults.replay_ppm,
         ];
+        self.attempt(|options| options.two_routers = false);
         self.attempt(|options| options.cover = 0);
         self.attempt(|options| options.rendezvous = 0);
         self.attempt(|options| options.shift_s.clear());

@@ -57,6 +57,61 @@ impl fmt::Debug for Address {
     }
 }
 
+/// The addresses of one node. A host may have a second one, at another router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// The address that names the node.
+    pub first: Address,
+    /// An address of the same host at another router.
+    pub second: Option<Address>,
+}
+
+impl NodeAddresses {
+    /// A node with one address.
+    pub const fn one(first: Address) -> NodeAddresses {
+        NodeAddresses { first, second: None }
+    }
+
+    /// Both addresses, the first one first.
+    pub fn iter(self) -> impl Iterator<Item = Address> {
+        core::iter::once(self.first).chain(self.second)
+    }
+
+    /// True if this is one of the addresses.
+    pub fn has(self, address: Address) -> bool {
+        self.first == address || self.second == Some(address)
+    }
+
+    /// The address behind the router of this number.
+    pub fn at(self, router: u32) -> Option<Address> {
+        self.iter().find(|address| address.router == router)
+    }
+
+    /// The other address, if there are two.
+    pub fn other(self, than: Address) -> Option<Address> {
+        let second = self.second?;
+        Some(if than == second { self.first } else { second })
+    }
+
+    /// Checks that a second address is that of a host at another router.
+    ///
+    /// # Errors
+    ///
+    /// The rule that is broken, for people.
+    pub fn check(self) -> Result<(), &'static str> {
+        match self.second {
+            Some(_) if self.first.is_router() => Err("a router has no second address"),
+            Some(second) if second.is_router() => {
+                Err("a second address is that of a host: host 0 is the router")
+            }
+            Some(second) if second.router == self.first.router => {
+                Err("a second address must be at another router than the first")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Error: a text is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressError;
@@ -85,5 +140,27 @@ impl FromStr for Address {
             router: router.parse().map_err(|_| AddressError)?,
             host: host.parse().map_err(|_| AddressError)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_address_is_a_hosts_at_another_router() {
+        let (first, second) = (Address::new(1, 7), Address::new(2, 9));
+        let both = NodeAddresses { first, second: Some(second) };
+        assert_eq!(both.check(), Ok(()));
+        assert!(both.iter().eq([first, second]));
+        assert_eq!((both.at(1), both.at(2), both.at(3)), (Some(first), Some(second), None));
+        assert_eq!((both.other(first), both.other(second)), (Some(second), Some(first)));
+        assert!(both.has(first) && both.has(second) && !both.has(Address::new(2, 7)));
+        let one = NodeAddresses::one(first);
+        assert_eq!((one.check(), one.other(first), one.at(2)), (Ok(()), None, None));
+        for (first, second) in [((1, 0), (2, 9)), ((1, 7), (2, 0)), ((1, 7), (1, 9))] {
+            let [first, second] = [first, second].map(|(router, host)| Address::new(router, host));
+            assert!(NodeAddresses { first, second: Some(second) }.check().is_err());
+        }
     }
 }

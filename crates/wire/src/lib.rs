@@ -43,7 +43,7 @@ mod stun;
 mod time;
 pub mod transfer;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, NodeAddresses};
 pub use chains::{
     CHAIN_STEPS_MAX, CHAINS_MAX, ChainInventory, ChainMark, ChainMessage, STEP_LEN_MAX,
     STEPS_ASKED_MAX,

@@ -154,7 +154,12 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
             .open(&fresh)?;
         out.write_all(bytes)?;
         out.sync_all()?;
-        std::fs::rename(&fresh, file)
+        std::fs::rename(&fresh, file)?;
+        // After a power cut the former list would come back, and two lists would get one version.
+        match file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            Some(dir) => File::open(dir)?.sync_all(),
+            None => File::open(".")?.sync_all(),
+        }
     })();
     written.map_err(|e| wrong(file, e))
 }

@@ -138,6 +138,9 @@ fn rights(mandate: &str, old: &MandateRights, args: &super::MandateArgs) -> Mand
         families_most: args.family_max.unwrap_or(old.families_most),
         family: args.family.clone().or_else(|| old.family.clone()),
     };
+    if !new.cover && args.tier.is_empty() {
+        new.tiers.clear();
+    }
     if old.routers.is_empty() && !new.routers.is_empty() {
         let numbers: u64 =
             new.routers.iter().map(|range| u64::from(range.last - range.first) + 1).sum();
@@ -318,7 +321,7 @@ impl MemberIndex {
     fn add(&mut self, member: &Member) {
         self.names.insert(fold(&member.name));
         self.halves.insert(member.key.dh);
-        self.addresses.insert(member.address);
+        self.addresses.extend(member.addresses().iter());
         self.ipv4s.extend(member.ipv4);
     }
 
@@ -328,7 +331,7 @@ impl MemberIndex {
             () if authority.content.is_revoked(&member.key) => Some("the key is revoked"),
             () if self.halves.contains(&member.key.dh) => Some("the key is a member's already"),
             () if self.names.contains(&fold(&member.name)) => Some("another member has its name"),
-            () if self.addresses.contains(&member.address) => {
+            () if member.addresses().iter().any(|at| self.addresses.contains(&at)) => {
                 Some("another member has its address")
             }
             () if member.ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4)) => {
@@ -437,6 +440,7 @@ mod tests {
                 name: "r2".into(),
                 key,
                 address: Address::new(2, 0),
+                second: None,
                 expires_unix_s: 2_000_000_000,
                 endpoint: None,
                 groups: Vec::new(),

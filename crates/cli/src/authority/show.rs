@@ -101,6 +101,8 @@ impl MandateReport {
 struct MemberReport {
     name: String,
     address: String,
+    /// Address at another router.
+    second: Option<String>,
     key: String,
     version: u64,
     expires_unix_s: u64,
@@ -126,6 +128,7 @@ impl MemberReport {
         MemberReport {
             name: member.name.clone(),
             address: member.address.to_string(),
+            second: member.second.map(|second| second.to_string()),
             key: member.key.to_string(),
             version: member.version,
             expires_unix_s: member.expires_unix_s,
@@ -329,7 +332,7 @@ fn table(members: &[&Member], now: u64) -> TextTable {
         let plain = |text: String| (CellStyle::Plain, text);
         table.row(vec![
             (CellStyle::Bold, member.name.clone()),
-            plain(member.address.to_string()),
+            plain(addresses(member)),
             plain(member.version.to_string()),
             ends,
             plain(match member.ipv4 {
@@ -343,6 +346,12 @@ fn table(members: &[&Member], now: u64) -> TextTable {
         ]);
     }
     table
+}
+
+/// A member's addresses, such as "1.7 2.9".
+fn addresses(member: &Member) -> String {
+    let all: Vec<String> = member.addresses().iter().map(|at| at.to_string()).collect();
+    all.join(" ")
 }
 
 /// A member's part in circuits, such as "relay acme 1000 Mbit/s berlin".

@@ -102,6 +102,9 @@ pub fn sign(json: bool, args: &super::SignArgs) -> Result<()> {
     let (version, groups) = (member.version, member.groups.join(", "));
     let signed = member.sign(authority.key()).map_err(|e| usage(format!("{name:?}: {e}")))?;
     check_prefixes(&authority, &signed.member)?;
+    if let Some(warning) = one_family(&authority, &signed.member) {
+        eprintln!("shoal: warning: {warning}");
+    }
     authority.content.members.push(signed.clone());
     let list = authority.save()?;
     if let Some(out) = &args.out {
@@ -125,6 +128,7 @@ fn changed(old: Member, args: &super::SignArgs) -> Result<Member> {
         name: old.name,
         key,
         address: args.address.unwrap_or(old.address),
+        second: args.second.or(old.second.filter(|_| !args.no_second)),
         expires_unix_s: args.days.map_or(old.expires_unix_s, |days| now_s() + days * DAY_S),
         endpoint: args.endpoint.or(old.endpoint),
         groups: or(&args.group, old.groups),
@@ -175,6 +179,7 @@ fn newcomer(authority: &AuthorityFolder, args: &super::SignArgs) -> Result<Membe
         name: args.name.clone(),
         key,
         address,
+        second: args.second,
         expires_unix_s: now_s() + args.days.unwrap_or(DAYS) * DAY_S,
         endpoint: args.endpoint,
         groups,
@@ -198,6 +203,32 @@ fn check_name(authority: &AuthorityFolder, name: &str) -> Result<()> {
              another name, or write {other:?} to change that member"
         ))),
         None => Ok(()),
+    }
+}
+
+/// Warning about a host whose two routers have one operator, or are not both in the list.
+fn one_family(authority: &AuthorityFolder, member: &Member) -> Option<String> {
+    let second = member.second?;
+    let all = || authority.content.members.iter().map(|signed| &signed.member);
+    let router = |number| all().find(|other| other.address == Address::new(number, 0));
+    let (name, [one, other]) = (&member.name, [member.address, second].map(|at| at.router));
+    match (router(one), router(other)) {
+        (Some(a), Some(b)) => {
+            let family = a.carrier.family.as_ref().filter(|of_a| {
+                b.carrier.family.as_ref().is_some_and(|of_b| fold(of_a) == fold(of_b))
+            })?;
+            Some(format!(
+                "{name:?}: the routers {one}.0 and {other}.0 are of one family, {family:?}, and \
+                 may fail together: choose a router of another family, if there is one"
+            ))
+        }
+        (known, _) => {
+            let missing = if known.is_none() { one } else { other };
+            Some(format!(
+                "{name:?}: the authority's list has no router {missing}.0: if no registrar \
+                 admitted it, sign it too"
+            ))
+        }
     }
 }
 

@@ -11,6 +11,10 @@
 //!
 //! A relay that holds all cells for the same time looks like a long line. The audit accuses it if
 //! no line on Earth is so long.
+//!
+//! **Framing.** A node sees when cells pass it, there and back. It may hold answers until all are
+//! equally late. Then the delays of relays behind it don't show, and the audit accuses them. So
+//! an accused relay is at fault, or a node before it.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -125,14 +129,14 @@ impl HopAudit {
 
 /// Sends echoes to all hops of the circuit to a host, and prints a verdict for each.
 pub fn run(common: &CommonOptions, args: &Args, host: &str) -> Result<()> {
-    let audited = audit(&measure(&mut connect(common)?, host, args.rounds)?);
+    let audited = audit(&measure(&mut connect(common)?, host, args.rounds, |_| false)?);
     match common.json {
         true => output::json("audit", &audited)?,
         false => table(&audited).print()?,
     }
     match audited.iter().find(|hop| hop.is_accused()) {
         Some(hop) => anyhow::bail!(
-            "{}: echoes were not delayed as agreed, by this node or by one beside it: observers \
+            "{}: echoes were not delayed as agreed, by this node or by one before it: observers \
              can follow cells through it. Repeat the audit over other relays to see which; then \
              tell its operator, or remove its `relay` from the list",
             hop.node
@@ -142,7 +146,7 @@ pub fn run(common: &CommonOptions, args: &Args, host: &str) -> Result<()> {
 }
 
 /// Answers of all hops of the circuit to a host, by round. Rounds over an earlier circuit are left
-/// out.
+/// out. `is_enough` ends the measurement early.
 ///
 /// # Errors
 /// The node refuses, or has no circuit.
@@ -150,6 +154,7 @@ pub fn measure(
     node: &mut ControlConnection,
     host: &str,
     count: u32,
+    is_enough: impl Fn(&[Vec<HopAnswer>]) -> bool,
 ) -> Result<Vec<Vec<HopAnswer>>> {
     let mut rounds: Vec<Vec<HopAnswer>> = Vec::new();
     for _ in 0..count {
@@ -160,6 +165,9 @@ pub fn measure(
                     rounds.clear();
                 }
                 rounds.push(hops);
+                if is_enough(&rounds) {
+                    break;
+                }
             }
             Ok(other) => return Err(unexpected(&other)),
             Err(e) => return Err(failure::call(e)),

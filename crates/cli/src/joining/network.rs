@@ -316,6 +316,7 @@ impl<'a> NewNetworkPlan<'a> {
             name: self.name.clone(),
             key: self.router_key.public(),
             address: ROUTER,
+            second: None,
             expires_unix_s: now_s() + 3_650 * DAY_S,
             endpoint: Some(self.at),
             groups: vec![GROUP.into()],
@@ -444,16 +445,18 @@ impl<'a> NewNetworkPlan<'a> {
         } else {
             children = Some(self.begin(&services).inspect_err(|_| self.take_back())?);
         }
-        let given = ask_within(&self.registrar.socket, self.args.invite.asked(), PATIENCE);
+        let socket = &self.registrar.socket;
+        let given = ask_within(socket, self.args.invite.asked(), PATIENCE)
+            .and_then(|made| Ok((made, preset::router_invites(socket, &self.args.preset)?)));
         if given.is_err()
             && let Some(children) = children.take()
         {
             drop(children);
             self.take_back();
         }
-        let RegistrarReply::Invite(made) = given? else { return Err(another()) };
+        let (RegistrarReply::Invite(made), routers) = given? else { return Err(another()) };
         // The last line is the invite for hosts, as without a preset.
-        preset::invite_routers(common.json, &self.registrar.socket, &self.args.preset)?;
+        preset::print_routers(common.json, &routers)?;
         invite::print(common.json, &made)?;
         match children {
             None => Ok(()),

@@ -12,10 +12,12 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use shoal_daemon::config::RELAYS_MIN;
 use shoal_daemon::control::api::{
-    Command, ControlReply, InviteTerms, RegistrarReply, RegistrarRequest, RouterTerms,
+    Command, ControlReply, InviteTerms, NewInvite, RegistrarReply, RegistrarRequest, RouterTerms,
 };
 use shoal_daemon::membership::anonymity::{lowered, shortage_words};
-use shoal_directory::{ListContent, Member, NetworkPreset, Policy, Preset, SignedMember};
+use shoal_directory::{
+    ListContent, Member, NetworkPreset, Policy, Preset, SignedMember, TIERS_MAX,
+};
 use shoal_onion::path::{ListedRouter, RelayNeeds, RouterList};
 use shoal_wire::Address;
 
@@ -32,6 +34,8 @@ use crate::target::{ask, unexpected};
 const MIX: &str = "[[mix]]\nname = \"usual\"\nkind = \"stop-and-go\"\nmean_ms = 5\n";
 /// Tier that the preset "hidden" adds to a policy without one.
 const TIER: &str = "home";
+/// Rate of that tier in Mbit/s.
+const MBIT: u16 = 10;
 /// Operators of the first routers: with the network's own one they make three families.
 const OPERATORS: [&str; 2] = ["operator-2", "operator-3"];
 /// Routers of each operator: with the network's first one they make five relays.
@@ -75,10 +79,11 @@ impl PresetName {
 /// Cover of the preset "hidden".
 #[derive(Args, Debug)]
 struct CoverArgs {
-    /// Rate of the tier of cover in Mbit/s, in each direction, if "hidden" makes one.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    /// Rate of the tier of cover in Mbit/s, in each direction, if "hidden" makes one; by default
+    /// 10.
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
-    mbit: u16,
+    mbit: Option<u16>,
     /// Cover the hosts' links alone, and not those between routers.
     #[arg(long)]
     no_router_cover: bool,
@@ -148,23 +153,31 @@ impl NewPreset {
     }
 }
 
-/// Prints invites for the routers that the preset of a new network needs.
-pub fn invite_routers(json: bool, socket: &Path, new: &NewPreset) -> Result<()> {
+/// Makes invites for the routers that the preset of a new network needs, each with its family.
+pub fn router_invites(socket: &Path, new: &NewPreset) -> Result<Vec<(&'static str, NewInvite)>> {
     if new.level() == Preset::Fast {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    for family in OPERATORS {
+    let made = |family: &'static str| -> Result<_> {
         let router = Some(RouterTerms { family: Some(family.into()), relay: true });
         let (name, groups, approve) = (None, Vec::new(), false);
         let terms = InviteTerms { name, uses: ROUTERS, expires_s: DAY_S, groups, approve, router };
         let asked = ask_within(socket, RegistrarRequest::Invite(terms), PATIENCE)?;
         let RegistrarReply::Invite(made) = asked else { return Err(another()) };
+        Ok((family, made))
+    };
+    OPERATORS.into_iter().map(made).collect()
+}
+
+/// Prints the invites of [`router_invites`].
+pub fn print_routers(json: bool, made: &[(&str, NewInvite)]) -> Result<()> {
+    for (family, made) in made {
         if !json {
             output::line(&format!("for {ROUTERS} routers of another operator ({family}):"))?;
         }
-        invite::print(json, &made)?;
+        invite::print(json, made)?;
     }
-    if json { Ok(()) } else { Ok(output::line("for hosts:")?) }
+    if json || made.is_empty() { Ok(()) } else { Ok(output::line("for hosts:")?) }
 }
 
 pub fn preset(common: &CommonOptions, args: &PresetArgs) -> Result<()> {
@@ -218,18 +231,10 @@ fn level(content: &ListContent) -> Preset {
 fn change(json: bool, dir: &Path, new: Preset, args: &PresetArgs) -> Result<()> {
     let mut authority = AuthorityFolder::open(dir)?;
     let before = level(&authority.content);
-    if let Some(seen) = lowered(before, new) {
-        // The words are about one host, and the list is about all.
-        let seen = seen.replace("this host's", "a host's").replace("this host", "a host");
-        let what = format!(
-            "The preset of all hosts falls from {} to {}: {seen}.",
-            before.as_str(),
-            new.as_str()
-        );
-        confirm(&what, args.yes)?;
-    }
     let policy = Policy::parse(&authority.content.policy);
     let policy = policy.map_err(|e| wrong(&authority.list(), e))?;
+    check_cover(&policy, new, args)?;
+    ask_lower(&authority.content, new, args)?;
     let old = authority.content.preset.as_ref().and_then(|preset| preset.tier.clone());
     let tier = args.tier.clone().or_else(|| old.clone());
     put(&mut authority.content, &policy, (new, tier), &args.cover);
@@ -244,6 +249,41 @@ fn change(json: bool, dir: &Path, new: Preset, args: &PresetArgs) -> Result<()> 
             "copy the list to one node: all hosts follow within seconds, and `shoal status` says \
              what the network lacks",
         )?;
+    }
+    Ok(())
+}
+
+/// Refuses options about cover that would change nothing.
+fn check_cover(policy: &Policy, new: Preset, args: &PresetArgs) -> Result<()> {
+    let named = args.tier.is_some() || args.cover.mbit.is_some() || args.cover.no_router_cover;
+    if named && new != Preset::Hidden {
+        let text = "--tier, --mbit and --no-router-cover are for the preset hidden";
+        return Err(usage(text));
+    }
+    match policy.tiers().iter().next().filter(|_| args.cover.mbit.is_some()) {
+        Some(tier) => Err(usage(format!(
+            "--mbit is for a new tier, and the policy has the tier {:?}: change its mbit with \
+             `shoal authority policy --dir DIR FILE`, or name another tier with --tier",
+            tier.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Asks for a confirmation if the change shows more of the traffic.
+fn ask_lower(content: &ListContent, new: Preset, args: &PresetArgs) -> Result<()> {
+    let before = level(content);
+    if let Some(seen) = lowered(before, new) {
+        // The words are about one host, and the list is about all.
+        let seen = seen.replace("this host's", "a host's").replace("this host", "a host");
+        let (from, to) = (before.as_str(), new.as_str());
+        confirm(&format!("The preset of all hosts falls from {from} to {to}: {seen}."), args.yes)?;
+    }
+    let router_tier = content.preset.as_ref().and_then(|preset| preset.router_tier.as_ref());
+    if router_tier.is_some() && new == Preset::Hidden && args.cover.no_router_cover {
+        let what = "Links between routers lose their cover: an observer of such a link sees when \
+                    it carries packets.";
+        confirm(what, args.yes)?;
     }
     Ok(())
 }
@@ -271,7 +311,7 @@ fn put(
     let hidden = || {
         let first = policy.tiers().iter().next().map(|tier| tier.name.clone());
         tier.or(first).unwrap_or_else(|| {
-            let mbit = cover.mbit;
+            let mbit = cover.mbit.unwrap_or(MBIT);
             add(&format!("[[cover]]\nname = \"{TIER}\"\nmbit = {mbit}\nschedule = \"constant\"\n"));
             TIER.into()
         })
@@ -312,6 +352,10 @@ fn permit(content: &mut ListContent, tier: &str) {
             rights.tiers.clear();
         }
         rights.tiers.push(tier.to_owned());
+        // Nodes check old steps, too, so no name may go. Without names every tier is allowed.
+        if rights.tiers.len() > TIERS_MAX {
+            rights.tiers.clear();
+        }
     }
 }
 
@@ -323,7 +367,7 @@ mod tests {
     use super::*;
     use crate::authority::folder;
 
-    const COVER: CoverArgs = CoverArgs { mbit: 10, no_router_cover: false };
+    const COVER: CoverArgs = CoverArgs { mbit: None, no_router_cover: false };
 
     fn args(yes: bool, tier: Option<&str>) -> PresetArgs {
         PresetArgs { preset: None, dir: None, tier: tier.map(Into::into), cover: COVER, yes }
@@ -335,6 +379,7 @@ mod tests {
             name: name.into(),
             key: shoal_crypto::Identity::from_seed([seed; 32]).public(),
             address,
+            second: None,
             expires_unix_s: 2_000_000_000,
             endpoint: None,
             groups: Vec::new(),
@@ -345,6 +390,21 @@ mod tests {
             cover: cover.map(Into::into),
             carrier: shoal_directory::CircuitRole::default(),
             unknown: Vec::new(),
+        }
+    }
+
+    fn mandate(rights: MandateRights) -> shoal_directory::Mandate {
+        shoal_directory::Mandate {
+            name: "desk".into(),
+            serial: 1,
+            key: shoal_crypto::Identity::from_seed([7; 32]).public(),
+            groups: Vec::new(),
+            hosts: vec!["1.100-1.199".parse().unwrap()],
+            ipv4: None,
+            most: 9,
+            longest_s: 86_400,
+            until_unix_s: 2_000_000_000,
+            rights,
         }
     }
 
@@ -371,6 +431,19 @@ mod tests {
     }
 
     #[test]
+    fn a_fifth_tier_of_a_mandate_makes_it_allow_every_one() {
+        let tiers = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let rights = MandateRights { cover: true, tiers, ..MandateRights::default() };
+        let mut content = ListContent { mandates: vec![mandate(rights)], ..ListContent::default() };
+        permit(&mut content, "d");
+        assert_eq!(content.mandates[0].rights.tiers.len(), TIERS_MAX);
+        permit(&mut content, "e");
+        let rights = &content.mandates[0].rights;
+        assert!(["a", "d", "e"].iter().all(|tier| rights.may_cover(tier)));
+        assert!(content.mandates[0].clone().checked().is_ok());
+    }
+
+    #[test]
     fn a_preset_reaches_the_authoritys_members_and_its_registrars() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("net");
@@ -385,18 +458,7 @@ mod tests {
         ];
         let members = members.map(|member| member.sign(&key).unwrap());
         authority.content.members = members.into();
-        authority.content.mandates = vec![shoal_directory::Mandate {
-            name: "desk".into(),
-            serial: 1,
-            key: shoal_crypto::Identity::from_seed([7; 32]).public(),
-            groups: Vec::new(),
-            hosts: vec!["1.100-1.199".parse().unwrap()],
-            ipv4: None,
-            most: 9,
-            longest_s: 86_400,
-            until_unix_s: 2_000_000_000,
-            rights: MandateRights::default(),
-        }];
+        authority.content.mandates = vec![mandate(MandateRights::default())];
         authority.save().unwrap();
         let covers = || {
             let content = AuthorityFolder::open(&dir).unwrap().content;
@@ -422,6 +484,19 @@ mod tests {
         change(true, &dir, Preset::Fast, &args(true, None)).unwrap();
         let (now, covers, _) = covers();
         assert_eq!((now, covers), (Preset::Fast, [None, None, None]));
+        let with = |cover| PresetArgs { cover, ..args(false, None) };
+        let rate = with(CoverArgs { mbit: Some(2), ..COVER });
+        for (preset, why) in [(Preset::Hidden, "has the tier \"work\""), (Preset::Balanced, "for")]
+        {
+            let said = change(true, &dir, preset, &rate).unwrap_err().to_string();
+            assert!(said.contains("--mbit") && said.contains(why), "{said}");
+        }
+        change(true, &dir, Preset::Hidden, &args(false, None)).unwrap();
+        if !crate::confirm::can_ask() {
+            let bare = with(CoverArgs { no_router_cover: true, ..COVER });
+            let said = change(true, &dir, Preset::Hidden, &bare).unwrap_err().to_string();
+            assert!(said.starts_with("Links between routers lose their cover"), "{said}");
+        }
         let unknown = change(true, &dir, Preset::Hidden, &args(false, Some("none")));
         assert!(unknown.unwrap_err().to_string().contains("no [[cover]] is called \"none\""));
     }

@@ -30,16 +30,30 @@ use crate::output;
 const NO_HOST: &str = "this machine is no host that joined by an invite, so no registrar can move \
                        it: the authority can (`shoal authority sign --dir DIR NAME --address A.B`)";
 
+const UNFINISHED: &str = "an interrupted `shoal up INVITE` has left its files here: run `shoal up` \
+                          to finish that, and repeat this command";
+
 /// Moves this host behind another router.
 pub fn reroute(common: &CommonOptions, place: &ServiceFolders) -> Result<()> {
     let config = place.config()?;
     if config.registrar.is_none() || config.is_router() {
         return Err(ExitError::of(failure::CONFIG, NO_HOST));
     }
+    if Staging::is_ready(place)? {
+        // The staged files belong to another key than the one that would ask.
+        return Err(ExitError::of(failure::FAILED, UNFINISHED));
+    }
     let is_unit = has_units(&[(Service::Node, place)]);
     let user = files_user(&config, is_unit)?;
     let joined = ask(&config, user)?;
     let address = joined.member.address;
+    if address.is_router() || address.router == config.address().router {
+        let text = format!(
+            "the registrar gave the address {address}, which is no host's behind another router: \
+             nothing was changed; ask the registrar's owner"
+        );
+        return Err(ExitError::of(failure::FAILED, text));
+    }
     if let Err(why) = store_all(&config, &joined, user)? {
         eprintln!("shoal: warning: the node here does not take the newest list: {why}");
     }

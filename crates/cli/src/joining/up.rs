@@ -110,6 +110,14 @@ pub fn up(common: &CommonOptions, args: &UpArgs) -> Result<()> {
     if place.node_toml().exists() {
         check_same(&place, invite.as_ref())?;
         rejoin(common, &place, invite, (args.name.as_deref(), args.max_staleness))?;
+        if args.as_far_as_possible && !place.config()?.anonymity.as_far_as_possible {
+            eprintln!(
+                "shoal: warning: --as-far-as-possible is for a machine that joins now, and this \
+                 one joined before: write as_far_as_possible = true below [anonymity] in {}, and \
+                 start the node again",
+                place.node_toml().display()
+            );
+        }
     } else {
         check_lost(&place, invite.as_ref())?;
         let invite = invite.ok_or_else(|| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
-use shoal_wire::Address;
+use shoal_wire::{Address, NodeAddresses};
 
 use super::section::{ReferenceValue, optional_section};
 use super::{LinkPeer, NodeConfig};
@@ -32,7 +32,7 @@ optional_section! {
     pub struct LinksConfig {
         /// "configured": only neighbours with a `[[link]]`. "members": a router also has links to
         /// the list's hosts behind it (host 1.7 is behind router 1.0). A host also has a link to
-        /// its router, at the list's endpoint. Links come and go with the list.
+        /// its router, or to both, at the list's endpoint. Links come and go with the list.
         accept: NeighbourPolicy = NeighbourPolicy::Configured, reload yes;
         /// With accept = "members" on a router: links to the list's other routers, too. Up to 16
         /// routers all have links to each other. In a larger network each router has links to 4 to
@@ -59,12 +59,17 @@ impl LinksConfig {
 
     /// True if the node at `me` has a link to the one at `other` without a `[[link]]`; `near` comes
     /// from [`LinksConfig::near_routers`].
-    pub(crate) fn admits(&self, me: Address, other: Address, near: &BTreeSet<u32>) -> bool {
-        let is_near = other.router == me.router && other != me;
+    pub(crate) fn admits(
+        &self,
+        me: NodeAddresses,
+        other: NodeAddresses,
+        near: &BTreeSet<u32>,
+    ) -> bool {
         self.accept == NeighbourPolicy::Members
-            && match (me.is_router(), other.is_router()) {
-                (true, true) => near.contains(&other.router),
-                (true, false) | (false, true) => is_near,
+            && match (me.first.is_router(), other.first.is_router()) {
+                (true, true) => near.contains(&other.first.router),
+                (true, false) => other.at(me.first.router).is_some(),
+                (false, true) => me.at(other.first.router).is_some(),
                 (false, false) => false,
             }
     }
@@ -88,6 +93,12 @@ impl LinkPeer {
 }
 
 impl NodeConfig {
+    /// This node's addresses. The list alone says if it has a second one.
+    pub fn addresses(&self, hosts: &HostList) -> NodeAddresses {
+        let me = hosts.by_name(&self.node.name).filter(|me| me.address == self.address());
+        NodeAddresses { first: self.address(), second: me.and_then(|me| me.second) }
+    }
+
     /// Adds the neighbours that come from the list to `links`.
     pub(crate) fn all_links(&self, links: &[LinkPeer], hosts: &HostList) -> Vec<LinkPeer> {
         let has_one: BTreeSet<&str> = links.iter().map(|link| link.peer.as_str()).collect();
@@ -104,9 +115,9 @@ impl NodeConfig {
     }
 
     fn following<'a>(&self, hosts: &'a HostList) -> impl Iterator<Item = &'a ListedHost> {
-        let (me, rules) = (self.address(), self.accept.clone());
-        let near = rules.near_routers(me, hosts.iter().map(|host| host.address));
-        hosts.iter().filter(move |host| rules.admits(me, host.address, &near))
+        let (me, rules) = (self.addresses(hosts), self.accept.clone());
+        let near = rules.near_routers(me.first, hosts.iter().map(|host| host.address));
+        hosts.iter().filter(move |host| rules.admits(me, host.addresses(), &near))
     }
 }
 
@@ -149,6 +160,30 @@ mod tests {
         assert_eq!(peers(&config("1.0", &routers)), ["r2", "a", "b"]);
         assert_eq!(peers(&config("1.1", &routers)), ["r1"]);
         assert!(peers(&config("1.0", "[links]\naccept_routers = true\n")).is_empty());
+    }
+
+    #[test]
+    fn a_host_at_two_routers_has_links_to_both() {
+        let entry = |number: u8, name: &str, addresses: &str| {
+            let key = shoal_crypto::Identity::from_seed([number; 32]).public();
+            format!("[[host]]\nname = \"{name}\"\nkey = \"{key}\"\n{addresses}\n")
+        };
+        let text = [
+            entry(1, "r1", "address = \"1.0\""),
+            entry(2, "r2", "address = \"2.0\""),
+            entry(3, "r3", "address = \"3.0\""),
+            entry(4, "me", "address = \"1.1\"\nsecond = \"2.9\""),
+        ];
+        let hosts = HostList::parse(Path::new("hosts.toml"), &text.concat()).unwrap();
+        let peers = |name: &str, address: &str| {
+            let mut config = config(address, "[links]\naccept = \"members\"\n");
+            config.node.name = name.into();
+            let all = config.all_links(&[], &hosts);
+            all.into_iter().map(|link| link.peer).collect::<Vec<_>>()
+        };
+        assert_eq!(peers("me", "1.1"), ["r1", "r2"]);
+        assert_eq!([peers("r1", "1.0"), peers("r2", "2.0")], [["me"]; 2]);
+        assert!(peers("r3", "3.0").is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey};
 use shoal_directory::CircuitRole;
-use shoal_wire::Time;
+use shoal_wire::{NodeAddresses, Time};
 
 use super::{ConfigError, ConfigSource, LinkPeer, NodeConfig};
 use crate::config::keys;
@@ -168,6 +168,7 @@ impl NodeSetup {
         self.hosts.by_name(&self.config.node.name).cloned().unwrap_or_else(|| ListedHost {
             name: self.config.node.name.clone(),
             address: self.config.address(),
+            second: None,
             key: self.identity.public(),
             endpoint: None,
             interface: true,
@@ -527,7 +528,7 @@ fn compare(
         match hosts.by_name(&link.peer) {
             None => fault("link", Some(i), "peer", missing(&link.peer)),
             Some(peer) => {
-                if let Some(text) = misplaced(config, peer) {
+                if let Some(text) = misplaced(config.addresses(hosts), peer) {
                     fault("link", Some(i), "peer", text);
                 }
             }
@@ -575,26 +576,24 @@ fn compare_interface(
     }
 }
 
-/// Reason why there can't be a link to `peer`.
-pub(crate) fn misplaced(config: &NodeConfig, peer: &ListedHost) -> Option<String> {
-    let me = config.address();
+/// Reason why there can't be a link from the node at `me` to `peer`.
+pub(crate) fn misplaced(me: NodeAddresses, peer: &ListedHost) -> Option<String> {
     let (name, address) = (&peer.name, peer.address);
-    match (me.is_router(), address.is_router()) {
+    let router = me.first.router;
+    let routers: Vec<String> = me.iter().map(|own| format!("{}.0", own.router)).collect();
+    let expected = format!("expected this host's router, {}", routers.join(" or "));
+    match (me.first.is_router(), address.is_router()) {
         (true, true) => None,
-        (true, false) | (false, true) if address.router == me.router => None,
+        (true, false) if peer.addresses().at(router).is_some() => None,
+        (false, true) if me.at(address.router).is_some() => None,
         (true, false) => Some(format!(
             "{name:?} has the address {address}: expected a router, or a host behind this one \
-             ({}.x)",
-            me.router
+             ({router}.x)"
         )),
-        (false, true) => Some(format!(
-            "{name:?} has the address {address}: expected this host's router, {}.0",
-            me.router
-        )),
+        (false, true) => Some(format!("{name:?} has the address {address}: {expected}")),
         (false, false) => Some(format!(
-            "{name:?} is a host too: expected this host's router, {}.0; two hosts have a link when \
-             the [direct] section of both asks for it",
-            me.router
+            "{name:?} is a host too: {expected}; two hosts have a link when the [direct] section \
+             of both asks for it"
         )),
     }
 }

@@ -264,6 +264,7 @@ fn the_lists_prefix_is_that_of_the_node_whoever_holds_the_list() {
         name: String::from(name),
         key: Identity::generate([n; 32]).public(),
         address: shoal_wire::Address::new(1, host),
+        second: None,
         expires_unix_s: u64::MAX >> 20,
         endpoint: None,
         groups: Vec::new(),

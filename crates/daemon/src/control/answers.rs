@@ -66,7 +66,7 @@ pub fn status(parts: &WorkerParts, circuits: u64, now: Time) -> Status {
         circuits: circuits::totals(parts, circuits),
         hidden: hidden::count(parts, now),
         cover: cover::covered(parts),
-        preset: anonymity::status(config, names.hosts()),
+        preset: anonymity::status(config, names.hosts(), names.linked()),
         shift: shift_status(parts),
         traffic: traffic(parts),
         workers: workers(parts),

@@ -10,7 +10,7 @@ use shoal_onion::pool::{
     CircuitPool, CircuitProblem, HostView, LastFailure, LoopTotals, LoopVerdict, SetupCounts,
 };
 use shoal_wire::leg::ExtendRefusal;
-use shoal_wire::{Address, Time};
+use shoal_wire::{Address, NodeAddresses, Time};
 
 use crate::config::NodeConfig;
 use crate::control::api::{
@@ -19,7 +19,7 @@ use crate::control::api::{
 };
 use crate::control::cover;
 use crate::membership::circuits;
-use crate::membership::hosts::HostList;
+use crate::membership::hosts::{HostList, ListedHost};
 use crate::worker::first::WorkerParts;
 
 /// The number of open circuits is rounded up to a multiple of this, and updated every
@@ -169,11 +169,15 @@ fn to(parts: &WorkerParts, view: &HostView, bound: &BTreeMap<String, BoundReason
         },
         added_us: circuit.added.as_micros() as u64,
     });
+    let hosts = parts.names.hosts();
+    let far = hosts.by_address(view.to).map(ListedHost::addresses);
+    let far = far.unwrap_or(NodeAddresses::one(view.to));
+    let addresses = [parts.config.addresses(hosts), far];
     HostCircuits {
         required: bound.contains_key(&host),
         bound: bound.get(&host).cloned(),
         circuits: circuits.collect(),
-        known: known(parts.config.address(), view, &|at| name(parts, at)),
+        known: known(addresses, view, &|at| name(parts, at)),
         warnings: view.warnings.iter().map(ToString::to_string).collect(),
         problem: view.problem.map(|problem| problem_words(parts, problem)),
         found: view.verdict.map(|(verdict, ago)| found(verdict, ago)),
@@ -232,9 +236,16 @@ pub fn met_words(parts: &WorkerParts, to: Address) -> Option<String> {
     bound.filter(BoundReason::is_met).map(|bound| bound.words(&host.name))
 }
 
+/// Reason why a host of a network that can't hold its preset has no circuits.
+const CLOSED: &str = "the network has too few relays for its preset, so this host sends no \
+                      packets: `shoal status` says how many";
+
 /// Reason why there is no circuit, or no further one, in words.
 pub(crate) fn problem_words(parts: &WorkerParts, problem: CircuitProblem) -> String {
-    words(problem, &|at| name(parts, at))
+    match problem {
+        CircuitProblem::NoRelays if parts.circuits.is_closed => CLOSED.into(),
+        problem => words(problem, &|at| name(parts, at)),
+    }
 }
 
 fn words(problem: CircuitProblem, name: &dyn Fn(Address) -> String) -> String {
@@ -294,11 +305,16 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
 }
 
 /// Routers that know one or both hosts, for the circuit in use or under construction.
-fn known(from: Address, view: &HostView, name: &dyn Fn(Address) -> String) -> Option<String> {
+fn known(
+    addresses: [NodeAddresses; 2],
+    view: &HostView,
+    name: &dyn Fn(Address) -> String,
+) -> Option<String> {
     let relays = &view.circuits.first()?.relays;
-    let router = |host: Address| Address::new(host.router, 0);
-    let mut here: BTreeSet<Address> = [router(from), *relays.first()?].into();
-    let mut there: BTreeSet<Address> = [router(view.to), *relays.last()?].into();
+    let routers = |host: NodeAddresses| host.iter().map(|at| Address::new(at.router, 0));
+    let [mut here, mut there] = addresses.map(|host| routers(host).collect::<BTreeSet<Address>>());
+    here.extend(relays.first());
+    there.extend(relays.last());
     let sure = &here & &there;
     // Behind the router of a small site, few other hosts come into question.
     if view.warnings.contains(&PathWarning::SmallSiteHere) {
@@ -412,7 +428,8 @@ mod tests {
             problem: None,
             verdict: None,
         };
-        known(Address::new(1, 1), &view, &name).expect("there is a circuit")
+        let addresses = [Address::new(1, 1), view.to].map(NodeAddresses::one);
+        known(addresses, &view, &name).expect("there is a circuit")
     }
 
     #[test]

@@ -215,11 +215,19 @@ pub fn unhidden(parts: &WorkerParts) -> Option<String> {
 
 /// Reason why frames on this host's own line don't leave by the schedule in both directions.
 pub fn own_fault(parts: &WorkerParts) -> Option<String> {
-    let mut own = views(parts).map(|(_, view)| view).peekable();
-    if own.peek().is_none() {
-        return Some("the link with this host's router has no schedule".into());
+    let own: Vec<CoverView> = views(parts).map(|(_, view)| view).collect();
+    lines_fault(&own)
+}
+
+/// Fault of the covered links of a host with one router or two. Nothing leaves over a link that is
+/// down, so it counts only if no other is up.
+fn lines_fault(own: &[CoverView]) -> Option<String> {
+    let is_up = |view: &&CoverView| view.state != CoverState::Waiting;
+    match own.iter().find(is_up) {
+        Some(_) => own.iter().filter(is_up).find_map(line_fault),
+        None if own.is_empty() => Some("the link with this host's router has no schedule".into()),
+        None => own.iter().find_map(line_fault),
     }
-    own.find_map(|view| line_fault(&view))
 }
 
 fn line_fault(view: &CoverView) -> Option<String> {
@@ -332,6 +340,16 @@ mod tests {
         assert!(said(CoverView { arriving: Some(0.2), ..running }).contains("one-sided"));
         assert!(said(view(CoverState::Off(7_200, CoverFault::Loss))).contains("off since 02:00"));
         assert!(said(view(CoverState::Waiting)).ends_with("is down"));
+    }
+
+    #[test]
+    fn one_of_two_lines_may_be_down() {
+        let (up, down) = (view(CoverState::Running), view(CoverState::Waiting));
+        let off = view(CoverState::Off(7_200, CoverFault::Loss));
+        assert_eq!(lines_fault(&[down, up]), None);
+        assert!(lines_fault(&[down, down]).unwrap().ends_with("is down"));
+        assert!(lines_fault(&[up, off]).unwrap().contains("is off"));
+        assert!(lines_fault(&[]).unwrap().ends_with("no schedule"));
     }
 
     #[test]

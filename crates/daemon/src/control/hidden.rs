@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_directory::fold;
 use shoal_edge::HostId;
-use shoal_onion::pool::{CircuitState, HostView};
-use shoal_wire::{Address, Time};
+use shoal_onion::pool::{CircuitProblem, CircuitState, HostView};
+use shoal_wire::{Address, NodeAddresses, Time};
 
+use crate::config::Preset;
 use crate::control::api::{
     ControlReply, ErrorCode, HiddenCount, HiddenStatus, HostProtection, MembershipSource,
     RelayVoucher,
@@ -21,8 +22,10 @@ use judge::{CircuitFacts, CoverFacts, HostFacts, RouterFacts};
 
 pub mod judge;
 
-/// Most hosts in one answer.
+/// Most hosts in one answer: those with broken promises come first.
 const HOSTS_MAX: usize = 256;
+/// Most hosts that are judged for one answer.
+const JUDGED_MAX: usize = 4_096;
 
 /// Facts that all reports of one answer share.
 struct NodeFacts<'a> {
@@ -49,6 +52,11 @@ pub(crate) fn status(parts: &WorkerParts, now: Time, host: Option<&str>) -> Cont
         },
     };
     let relays = facts.relays();
+    let not_judged = hosts.len().saturating_sub(JUDGED_MAX) as u32;
+    let judged = hosts.into_iter().take(JUDGED_MAX).map(|host| facts.report(host));
+    let mut reports: Vec<HostProtection> = judged.collect();
+    reports.sort_by_key(HostProtection::holds);
+    reports.truncate(HOSTS_MAX);
     ControlReply::Hidden(Box::new(HiddenStatus {
         this_node: parts.config.node.name.clone(),
         role: if parts.config.is_router() { "router" } else { "host" }.into(),
@@ -56,34 +64,43 @@ pub(crate) fn status(parts: &WorkerParts, now: Time, host: Option<&str>) -> Cont
         members: facts.members(),
         vouchers: vouchers(&relays),
         notes: facts.notes(&relays),
-        hosts: hosts.into_iter().map(|host| facts.report(host)).collect(),
+        hosts: reports,
+        not_judged,
     }))
 }
 
 /// Count of hosts for which every promise holds. None on a router, without traffic, and where
 /// nothing is promised.
 pub(crate) fn count(parts: &WorkerParts, now: Time) -> Option<HiddenCount> {
-    if parts.config.is_router() {
+    let is_any = anonymity::in_force(&parts.config, parts.names.hosts()) != Preset::Fast
+        || parts.node.pool().is_some_and(|pool| !pool.is_empty())
+        || !parts.circuits.required.hidden.is_empty()
+        || !parts.circuits.met.hosts().is_empty();
+    if parts.config.is_router() || !is_any {
         return None;
     }
-    let facts = NodeFacts::new(parts, now);
-    let reports: Vec<_> = facts.all(now).into_iter().map(|host| facts.report(host)).collect();
-    let held = reports.iter().filter(|report| report.holds()).count() as u32;
-    let is_promised = reports.iter().any(|report| !report.promises.is_empty());
-    is_promised.then_some(HiddenCount { hosts: reports.len() as u32, held })
+    // Each reading of metrics counts, and nobody sees who vouches.
+    let facts = NodeFacts::without_mandates(parts, now);
+    let hosts = facts.all(now).into_iter().take(JUDGED_MAX);
+    let kept: Vec<Option<bool>> =
+        hosts.map(|host| judge::keeps_promises(&facts.facts(host))).collect();
+    let held = kept.iter().filter(|kept| **kept != Some(false)).count() as u32;
+    let is_promised = kept.iter().any(Option::is_some);
+    is_promised.then_some(HiddenCount { hosts: kept.len() as u32, held })
 }
 
 impl<'a> NodeFacts<'a> {
     fn new(parts: &'a WorkerParts, now: Time) -> NodeFacts<'a> {
-        let views = parts.node.pool().map(|pool| pool.views(now)).unwrap_or_default();
         let mandates = parts.authority.as_ref().map(AuthorityState::memberships);
         let mandates = mandates.unwrap_or_default().into_iter();
-        NodeFacts {
-            parts,
-            views: views.into_iter().map(|view| (view.to, view)).collect(),
-            mandates: mandates.map(|(name, (mandate, _))| (name, mandate)).collect(),
-            cover: own_cover(parts),
-        }
+        let mandates = mandates.map(|(name, (mandate, _))| (name, mandate)).collect();
+        NodeFacts { mandates, ..NodeFacts::without_mandates(parts, now) }
+    }
+
+    fn without_mandates(parts: &'a WorkerParts, now: Time) -> NodeFacts<'a> {
+        let views = parts.node.pool().map(|pool| pool.views(now)).unwrap_or_default();
+        let views = views.into_iter().map(|view| (view.to, view)).collect();
+        NodeFacts { parts, views, mandates: BTreeMap::new(), cover: own_cover(parts) }
     }
 
     /// Hosts with a session or circuits. Nothing is sent to others, whatever is required.
@@ -97,7 +114,7 @@ impl<'a> NodeFacts<'a> {
             !host.address.is_router() && id.is_some_and(|id| speaks(id, host))
         };
         let hosts = names.hosts().iter().filter(|_| !config.is_router());
-        hosts.filter(is_other).take(HOSTS_MAX).collect()
+        hosts.filter(is_other).collect()
     }
 
     fn named(&self, name: &str) -> Result<&'a ListedHost, ControlReply> {
@@ -123,7 +140,7 @@ impl<'a> NodeFacts<'a> {
         let clear = id.map(|id| node.edge.clear_cells(id)).unwrap_or_default();
         let view = self.views.get(&host.address);
         let problem = view.and_then(|view| view.problem);
-        let own_router = Address::new(config.address().router, 0);
+        let is_cut = matches!(problem, Some(CircuitProblem::Cut { .. }));
         HostFacts {
             this_node: config.node.name.clone(),
             host: host.name.clone(),
@@ -135,8 +152,11 @@ impl<'a> NodeFacts<'a> {
             found: view
                 .and_then(|view| view.verdict)
                 .map(|(verdict, ago)| circuits::found(verdict, ago)),
-            own_router: self.router(own_router),
-            far_router: self.router(Address::new(host.address.router, 0)),
+            is_cut,
+            own_routers: self.routers_of(config.addresses(hosts)),
+            far_routers: self.routers_of(host.addresses()),
+            is_own_invited: self.mandate(&config.node.name).is_some(),
+            is_far_invited: self.mandate(&host.name).is_some(),
             has_direct: id.is_some_and(|id| node.edge.direct_terms(id).is_some()),
             clear_cells: clear.since_hidden,
             clear_before: clear.before,
@@ -152,20 +172,31 @@ impl<'a> NodeFacts<'a> {
         (is_silent || in_use.state == CircuitState::InUse).then(|| CircuitFacts {
             relays: in_use.relays.iter().map(|at| self.router(*at)).collect(),
             is_silent,
-            is_mixed: in_use.mixes.iter().any(|mix| mix.holds()),
+            is_mixed: in_use.mixes.iter().all(|mix| mix.holds()),
             warnings: view.warnings.clone(),
         })
     }
 
+    fn routers_of(&self, host: NodeAddresses) -> Vec<RouterFacts> {
+        host.iter().map(|at| self.router(Address::new(at.router, 0))).collect()
+    }
+
+    /// The mandate by which a registrar admitted a member.
+    fn mandate(&self, name: &str) -> Option<&'a str> {
+        self.mandates.get(name).copied().flatten()
+    }
+
     fn router(&self, at: Address) -> RouterFacts {
         let name = circuits::name(self.parts, at);
-        let mandate = self.mandates.get(name.as_str()).copied().flatten();
+        let listed = self.parts.names.hosts().by_address(at);
+        let family = listed.and_then(|router| router.carrier.family.as_deref()).map(fold);
+        let mandate = self.mandate(&name);
         let voucher = match (mandate, &self.parts.authority) {
             (Some(mandate), _) => format!("registrar of mandate {mandate:?}"),
             (None, Some(_)) => "the authority".into(),
             (None, None) => "the hosts file".into(),
         };
-        RouterFacts { name, voucher, is_invited: mandate.is_some() }
+        RouterFacts { name, voucher, is_invited: mandate.is_some(), family }
     }
 
     fn members(&self) -> MembershipSource {
@@ -191,7 +222,8 @@ impl<'a> NodeFacts<'a> {
             judge::one_voucher(&routers, "relays of the list").into_iter().collect();
         if config.is_router() {
             let mine = |host: &&ListedHost| {
-                host.address.router == config.address().router && !host.address.is_router()
+                let here = host.addresses().at(config.address().router);
+                here.is_some() && !host.address.is_router()
             };
             let behind = names.hosts().iter().filter(mine).count();
             notes.push(format!(

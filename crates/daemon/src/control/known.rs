@@ -104,19 +104,20 @@ impl MemberView<'_> {
 
     /// True if a member is online, as far as this node can tell. A host has a link with its router,
     /// which sees it. Other nodes know only if it has sent something lately or its router is
-    /// unreachable.
+    /// unreachable. A host at two routers is offline only if that is so for both.
     fn online(&self, host: &ListedHost, link: Option<&LinkView>, recent: bool) -> Option<bool> {
         if recent || link.is_some_and(|link| link.up_since.is_some()) {
             return Some(true);
         }
         let own = self.parts.config.address();
-        let router = host.address.router;
-        match &self.routed {
+        let at = |router: u32| match &self.routed {
             None if own.router == router && host.address.is_router() => Some(false),
             None => None,
             Some(_) if router == own.router => Some(false),
             Some(routed) if !routed.contains(&router) => Some(false),
             Some(_) => host.address.is_router().then_some(true),
-        }
+        };
+        let first = at(host.address.router);
+        host.second.map_or(first, |second| first.filter(|known| at(second.router) == Some(*known)))
     }
 }

@@ -2,7 +2,6 @@
 //! them (docs/start/choose.md).
 
 use shoal_onion::path::{RelayCount, RelayNeeds};
-use shoal_wire::Time;
 
 use crate::config::{CoverLossPolicy, DirectMode, NodeConfig, Preset, RELAYS_MIN};
 use crate::control::api::PresetStatus;
@@ -111,8 +110,11 @@ pub fn lacks(config: &NodeConfig, hosts: &HostList) -> Vec<String> {
     relays.into_iter().collect()
 }
 
-/// The preset of a host for programs, and on a router that of the network; none for "fast".
-pub fn status(config: &NodeConfig, hosts: &HostList) -> Option<PresetStatus> {
+/// The preset of a host for programs, and on a router that of the network; none for "fast". While
+/// the list is too old, only the nodes that links lead to (`linked`) still have tiers of cover.
+pub fn status(config: &NodeConfig, hosts: &HostList, linked: &HostList) -> Option<PresetStatus> {
+    let lacks_cover = requires_cover(config, linked) && cover::own(config, linked).is_none();
+    let may_lack = config.anonymity.as_far_as_possible && hosts.preset() != Preset::Fast;
     let preset = in_force(config, hosts).max(hosts.preset());
     let by = match config.anonymity.preset.cmp(&hosts.preset()) {
         _ if config.is_router() => "list",
@@ -123,15 +125,15 @@ pub fn status(config: &NodeConfig, hosts: &HostList) -> Option<PresetStatus> {
     (preset != Preset::Fast).then(|| PresetStatus {
         level: preset.as_str().into(),
         by: by.into(),
-        missing: lacks(config, hosts).into_iter().chain(unhidden(config, hosts)).collect(),
-        is_closed: is_closed(config, hosts),
-        as_far_as_possible: config.anonymity.as_far_as_possible,
+        missing: lacks(config, hosts).into_iter().chain(unhidden(config, linked)).collect(),
+        is_closed: is_closed(config, hosts) || lacks_cover,
+        as_far_as_possible: may_lack,
     })
 }
 
 impl FirstWorker {
     /// Applies the preset in force to the links. Circuits and direct links follow it by their own.
-    pub(crate) fn apply_preset(&mut self, _now: Time) {
+    pub(crate) fn apply_preset(&mut self) {
         let WorkerParts { node, config, names, .. } = &mut self.parts;
         node.relay.set_cover_required(requires_cover(config, names.linked()));
     }
@@ -340,7 +342,7 @@ mod tests {
         let router = config("1.0", "fast", "");
         assert_eq!(lacks(&router, &few), [counted], "the owner of the first router looks there");
         assert!(!is_closed(&router, &few));
-        let status = status(&host, &few).unwrap();
+        let status = status(&host, &few, &few).unwrap();
         assert_eq!((status.level.as_str(), status.by.as_str()), ("hidden", "list"));
         assert!(status.is_closed && status.missing.len() == 1, "{status:?}");
         let enough = listed(Preset::Hidden, five_relays("cover = \"home\""));

@@ -204,6 +204,7 @@ impl AuthorityState {
         let me = ListedHost {
             name: config.node.name.clone(),
             address: config.address(),
+            second: None,
             key,
             endpoint: None,
             interface: config.interface.is_some(),
@@ -415,15 +416,16 @@ impl AuthorityState {
         }
         let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
         let members = || self.directory.last_members(now, unix_s());
-        let near = self.accept.near_routers(self.me.address, members().map(|m| m.address));
+        let me = self.own(self.directory.listed());
+        let mine = me.map_or(self.me.addresses(), Member::addresses);
+        let near = self.accept.near_routers(mine.first, members().map(|m| m.address));
         let linked = members().filter(|member| {
             called.contains(member.name.as_str())
-                || self.accept.admits(self.me.address, member.address, &near)
+                || self.accept.admits(mine, member.addresses(), &near)
         });
         let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
         // This node is included: a link's cover schedule depends on both ends, and must continue
         // meanwhile.
-        let me = self.own(self.directory.listed());
         let nodes = linked.chain(me).map(|member| self.host(member));
         let linked = HostList::from_checked(nodes).with_tiers(tiers.unwrap_or_default());
         Some(linked.with_preset(self.preset()))
@@ -452,7 +454,7 @@ impl AuthorityState {
     }
 
     /// The preset of the newest list. A list that is too old lowers nothing.
-    fn preset(&self) -> Option<NetworkPreset> {
+    pub fn preset(&self) -> Option<NetworkPreset> {
         self.directory.list()?.content().preset.clone()
     }
 
@@ -468,9 +470,10 @@ impl AuthorityState {
 
     /// A copy of `config` whose links lead to `hosts` and fit this node's role (`misplaced`).
     pub fn effective(&self, config: &NodeConfig, hosts: &HostList) -> NodeConfig {
+        let me = config.addresses(hosts);
         let leads = |link: &&LinkPeer| {
             let peer = hosts.by_name(&link.peer);
-            peer.is_some_and(|peer| crate::config::misplaced(config, peer).is_none())
+            peer.is_some_and(|peer| crate::config::misplaced(me, peer).is_none())
         };
         let links: Vec<_> = self.links.iter().filter(leads).cloned().collect();
         NodeConfig { links: config.all_links(&links, hosts), ..config.clone() }
@@ -544,6 +547,7 @@ impl AuthorityState {
         ListedHost {
             name: member.name.clone(),
             address: member.address,
+            second: member.second,
             key: member.key,
             endpoint: member.endpoint,
             interface: member.interface,

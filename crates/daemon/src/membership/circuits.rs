@@ -42,7 +42,9 @@ const GUARD_MAX: u64 = 4_096;
 pub fn routers(hosts: &HostList) -> RouterList {
     let mut behind = BTreeMap::<u32, u32>::new();
     for host in hosts.iter().filter(|host| !host.address.is_router()) {
-        *behind.entry(host.address.router).or_default() += 1;
+        for address in host.addresses().iter() {
+            *behind.entry(address.router).or_default() += 1;
+        }
     }
     RouterList::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
         let ListedHost { address, carrier, .. } = host;
@@ -90,6 +92,7 @@ pub fn unhidden(
         failed: &[],
         beside: &[],
         doubtful: &[],
+        also: &[],
     };
     match path::choose(routers, &ask, &mut Vanguards::default(), &mut Rng::new([0; 32])) {
         Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
@@ -100,7 +103,11 @@ pub fn unhidden(
 /// The nodes to which circuits may lead: relays and hosts.
 fn nodes(hosts: &HostList) -> BTreeMap<Address, PublicKey> {
     let may = |host: &&ListedHost| !host.address.is_router() || host.carrier.relay;
-    hosts.iter().filter(may).map(|host| (host.address, host.key)).collect()
+    let all = |host: &ListedHost| {
+        let key = host.key;
+        host.addresses().iter().map(move |at| (at, key))
+    };
+    hosts.iter().filter(may).flat_map(all).collect()
 }
 
 /// Names of the hosts that `config`'s node reaches only over circuits: the stricter of the
@@ -225,7 +232,7 @@ pub struct CircuitRecords {
     /// Warning that circuits use no mixes (see [`unmixed`]).
     unmixed: Option<String>,
     /// True if nothing leaves, since the network can't hold its preset.
-    is_closed: bool,
+    pub(crate) is_closed: bool,
     /// The network's preset when the list was last applied.
     preset: Preset,
     /// Number of open circuits, in the precision shown to users.
@@ -285,12 +292,20 @@ impl CircuitRecords {
         if is_needed { keeper.write_now(self.met.text()) } else { None }
     }
 
-    /// Keys of the hosts that only the network's former preset hid. Hosts in the file of met ones
-    /// stay hidden: their own files asked for circuits.
-    fn released(&self, newer: &RequiredHosts, hosts: &HostList) -> Vec<PublicKey> {
-        let names = self.required.listed.difference(&newer.hidden);
-        let free = names.filter_map(|name| hosts.by_name(name));
-        free.map(|host| host.key).filter(|key| self.met.find(key).is_none()).collect()
+    /// Keys of the hosts that stay hidden without the network's former preset: circuits with them
+    /// are required, or their own files asked for circuits, so that they are in the file of met
+    /// hosts. Keys count, since hosts may have left the list or changed their names meanwhile.
+    fn kept(&self, newer: &RequiredHosts, hosts: &HostList) -> Vec<PublicKey> {
+        let required = newer.hidden.iter().filter_map(|name| hosts.by_name(name));
+        let met = self.met.hosts().iter().map(|host| host.key);
+        required.map(|host| host.key).chain(met).collect()
+    }
+
+    /// True if a host that was met just now is written to the file of met hosts. Hosts with which
+    /// the list requires circuits are not. `host` is none for one that the list lacks.
+    fn is_noted(&self, host: Option<&ListedHost>) -> bool {
+        let is_listed = host.is_some_and(|host| self.required.listed.contains(&host.name));
+        self.preset == Preset::Fast && !is_listed
     }
 
     /// Warnings for the operator: this node's file and the list do not fit each other, or too many
@@ -376,24 +391,31 @@ impl FirstWorker {
         let WorkerParts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
         node.set_mixes(now, hosts.mixes().offer());
+        let seconds = hosts.iter().filter_map(|host| Some((host.address, host.second?)));
+        node.set_seconds(seconds.collect());
         node.set_circuit_demands(now, relays(config, hosts), max_added(config, hosts));
         let is_closed = anonymity::is_closed(config, hosts);
         // Without relays no circuit is built, and all hosts are reached over circuits only.
         let usable = if is_closed { RouterList::default() } else { routers(hosts) };
-        if is_closed && !std::mem::replace(&mut circuits.is_closed, is_closed) {
+        if is_closed && !circuits.is_closed {
             node.close_circuits(now);
         }
+        // An answer on a circuit of another host would show this host to the network, too.
+        node.circuits.onion.set_closed(is_closed);
         circuits.is_closed = is_closed;
         node.set_circuit_nodes(now, usable, nodes(hosts));
         node.set_loops(now, cover::has_loops(config, hosts));
-        let tiers = hosts.iter().filter_map(|host| Some((host.address, hosts.cover_of(host)?)));
+        let tiers = hosts.iter().flat_map(|host| {
+            let tier = hosts.cover_of(host);
+            host.addresses().iter().filter_map(move |at| Some((at, tier?)))
+        });
         node.set_tiers(cover::own(config, hosts), tiers.collect());
         let is_free = anonymity::in_force(config, hosts) == Preset::Fast;
         circuits.unmixed = unmixed(config, hosts.mixes()).filter(|_| is_free);
         let required = RequiredHosts::new(config, hosts, authority.as_ref(), now);
         let before = std::mem::replace(&mut circuits.preset, hosts.preset());
         if before > Preset::Fast && circuits.preset == Preset::Fast {
-            node.release_hosts(now, &circuits.released(&required, hosts));
+            node.release_hosts(now, &circuits.kept(&required, hosts));
         }
         let unlisted = &required.unlisted;
         if !unlisted.is_empty() && *unlisted != circuits.required.unlisted {
@@ -411,20 +433,23 @@ impl FirstWorker {
     /// changed.
     ///
     /// Hosts with which the list requires circuits are not stored. If the authority removes that
-    /// rule, both hosts may restart and speak in the clear.
+    /// rule, both hosts may restart and speak in the clear. Call this before another list comes
+    /// into force, too.
     pub(crate) fn keep_circuits(&mut self) {
         let WorkerParts { node, names, circuits, .. } = &mut self.parts;
-        let CircuitRecords { required, met, keepers: Some([guard, keeper]), .. } = circuits else {
+        if circuits.keepers.is_none() {
             return;
-        };
-        guard.keep(node.poll_kept().map(Vanguards::text));
+        }
         let host = |key: &PublicKey| names.hosts().by_key(key);
         let mut is_new = false;
         while let Some(key) = node.edge.poll_met() {
-            if !host(&key).is_some_and(|host| required.listed.contains(&host.name)) {
-                is_new |= met.note(key, Some(bound::today()), |key| host(key).is_some());
+            if circuits.is_noted(host(&key)) {
+                let since = Some(bound::today());
+                is_new |= circuits.met.note(key, since, |key| host(key).is_some());
             }
         }
+        let CircuitRecords { met, keepers: Some([guard, keeper]), .. } = circuits else { return };
+        guard.keep(node.poll_kept().map(Vanguards::text));
         keeper.keep(is_new.then(|| met.text()));
     }
 }

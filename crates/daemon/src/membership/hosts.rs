@@ -19,7 +19,7 @@ use shoal_directory::{
     CircuitRole, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, NetworkPreset,
     PREFIXES_MAX, Prefix, Preset, RuleSubject, TierText, Tiers, check_cover, fold, is_host,
 };
-use shoal_wire::{Address, CoverTier, MixStrategy};
+use shoal_wire::{Address, CoverTier, MixStrategy, NodeAddresses};
 
 use crate::config::{ConfigError, ConfigSource, can_be_called, read_text};
 
@@ -36,6 +36,8 @@ pub use shoal_directory::is_name;
 pub struct ListedHost {
     pub name: String,
     pub address: Address,
+    /// Overlay address of the same host at another router.
+    pub second: Option<Address>,
     pub key: PublicKey,
     /// Endpoint at which others may call the node, if they may.
     pub endpoint: Option<SocketAddr>,
@@ -91,6 +93,7 @@ struct HostsFile {
 struct HostEntry {
     name: String,
     address: String,
+    second: Option<String>,
     key: String,
     endpoint: Option<String>,
     interface: Option<bool>,
@@ -143,8 +146,11 @@ impl HostList {
                 );
                 return Err(wrong("name", text));
             }
-            if let Some(other) = hosts.by_address.get(&host.address) {
-                return Err(wrong("address", format!("{} {}", host.address, taken(*other))));
+            for (key, address) in [("address", Some(host.address)), ("second", host.second)] {
+                let other = address.and_then(|at| Some((at, hosts.by_address.get(&at)?)));
+                if let Some((at, other)) = other {
+                    return Err(wrong(key, format!("{at} {}", taken(*other))));
+                }
             }
             if let Some(other) = hosts.by_key.get(&host.key) {
                 return Err(wrong("key", format!("{key_text} {}", taken(*other))));
@@ -160,7 +166,7 @@ impl HostList {
                 }
             }
             hosts.by_name.insert(host.name.clone(), i);
-            hosts.by_address.insert(host.address, i);
+            hosts.by_address.extend(host.addresses().iter().map(|at| (at, i)));
             hosts.by_key.insert(host.key, i);
             hosts.entries.push(host);
         }
@@ -255,7 +261,7 @@ impl HostList {
                 hosts.holders.insert(folded, i);
             }
             hosts.by_name.insert(host.name.clone(), i);
-            hosts.by_address.insert(host.address, i);
+            hosts.by_address.extend(host.addresses().iter().map(|at| (at, i)));
             hosts.by_key.insert(host.key, i);
             hosts.entries.push(host);
         }
@@ -275,6 +281,11 @@ impl HostList {
     /// Replaces the network's preset.
     pub fn with_preset(self, preset: Option<NetworkPreset>) -> HostList {
         HostList { preset, ..self }
+    }
+
+    /// Replaces the network's preset in place.
+    pub fn set_preset(&mut self, preset: Option<NetworkPreset>) {
+        self.preset = preset;
     }
 
     /// The preset that the network asks of all hosts.
@@ -298,17 +309,17 @@ impl HostList {
         self.tiers.by_name(self.preset.as_ref()?.router_tier.as_deref()?)
     }
 
-    /// The schedule of the link between two nodes: a covered host and its own router, or two
-    /// routers.
+    /// The schedule of the link between two nodes: a covered host and one of its own routers, or
+    /// two routers.
     pub fn cover_between(&self, one: &ListedHost, other: &ListedHost) -> Option<CoverTier> {
         let is_router = |node: &ListedHost| node.address.is_router();
-        let host = match (is_router(one), is_router(other)) {
-            (true, false) => other,
-            (false, true) => one,
+        let (router, host) = match (is_router(one), is_router(other)) {
+            (true, false) => (one, other),
+            (false, true) => (other, one),
             (true, true) => return self.router_cover(),
             (false, false) => return None,
         };
-        self.cover_of(host).filter(|_| one.address.router == other.address.router)
+        self.cover_of(host).filter(|_| host.addresses().at(router.address.router).is_some())
     }
 
     /// The network's mixes.
@@ -398,6 +409,10 @@ impl HostEntry {
             return Err(("name", NAME_RULE.into()));
         }
         let address = self.address.parse::<Address>().map_err(|e| ("address", e.to_string()))?;
+        let second = self.second.map(|text| text.parse::<Address>()).transpose();
+        let second = second.map_err(|e| ("second", e.to_string()))?;
+        let addresses = NodeAddresses { first: address, second };
+        addresses.check().map_err(|why| ("second", why.to_owned()))?;
         let key = self.key.parse::<PublicKey>().map_err(|e| ("key", e.to_string()))?;
         let endpoint = match self.endpoint.map(|text| text.parse::<SocketAddr>()) {
             None => None,
@@ -427,6 +442,7 @@ impl HostEntry {
         Ok(ListedHost {
             name,
             address,
+            second,
             key,
             endpoint,
             interface,
@@ -441,6 +457,11 @@ impl HostEntry {
 }
 
 impl ListedHost {
+    /// Both overlay addresses.
+    pub fn addresses(&self) -> NodeAddresses {
+        NodeAddresses { first: self.address, second: self.second }
+    }
+
     /// The host as rules about circuits see it. A hosts file has no groups.
     pub fn party(&self) -> RuleSubject<'_> {
         RuleSubject { name: &self.name, groups: &[] }

@@ -52,8 +52,12 @@ impl FirstWorker {
 
     /// Applies the current list's settings other than members and links.
     pub(crate) fn apply_list(&mut self, now: Time) {
+        // The preset counts even if the rest of its list could not come into force.
+        if let Some(authority) = &self.parts.authority {
+            self.parts.names.set_preset(authority.preset());
+        }
         self.apply_rights(now);
-        self.apply_preset(now);
+        self.apply_preset();
         self.apply_circuits(now);
         self.apply_direct(now);
         self.apply_former(now);
@@ -85,6 +89,8 @@ impl FirstWorker {
         hosts: HostList,
         linked: Option<HostList>,
     ) -> anyhow::Result<anyhow::Result<Vec<String>>> {
+        // Hosts that were met so far count by the list that was in force then.
+        self.keep_circuits();
         let WorkerParts { node, names, config, warnings, shifting, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::LinkPlan::new(config, names, &newer, of_links)?;

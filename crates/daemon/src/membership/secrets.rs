@@ -250,7 +250,9 @@ impl FirstWorker {
         loop {
             let is_member = |link| {
                 let address = node.relay.view(link).map(|to| to.address);
-                directory.members(now, unix_s()).any(|member| Some(member.address) == address)
+                directory
+                    .members(now, unix_s())
+                    .any(|member| address.is_some_and(|at| member.addresses().has(at)))
             };
             match rotation.poll_transmit(now, is_member) {
                 None => break,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use shoal_directory::NetworkPreset;
 use shoal_edge::HostId;
 use shoal_ip::Prefix;
 use shoal_wire::LinkId;
@@ -58,6 +59,12 @@ impl NodeNames {
     /// Replaces the nodes that links lead to.
     pub fn set_linked(&mut self, linked: Option<HostList>) {
         self.linked = linked;
+    }
+
+    /// Replaces the network's preset in both lists.
+    pub fn set_preset(&mut self, preset: Option<NetworkPreset>) {
+        self.linked.iter_mut().for_each(|linked| linked.set_preset(preset.clone()));
+        self.hosts.set_preset(preset);
     }
 
     /// Replaces the list of hosts. The new hosts have no numbers yet.

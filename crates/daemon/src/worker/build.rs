@@ -148,6 +148,7 @@ pub fn build(
     let mut names = NodeNames::new(hosts, overlay);
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
+    node.set_second(config.addresses(names.hosts()).second);
     node.relay.set_lists_only(now, linked.is_some());
     node.relay.set_cover_required(cover_required);
     node.relay.set_shift_place(shifts.and_then(|_| shift_place(&config)));
@@ -185,6 +186,7 @@ pub fn replace_hosts(
     }
     node.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
+    node.set_second(config.addresses(names.hosts()).second);
     add_hosts(now, config, &mut node.edge, names)?;
     set_interface_hosts(config, names, (node, interface))
 }
@@ -222,6 +224,7 @@ fn add_hosts(
         let id = edge
             .add_host(&HostConfig { key: host.key, address: host.address })
             .map_err(|reason| anyhow::anyhow!("host {:?}: {}", host.name, reason.label()))?;
+        edge.set_second(id, host.second);
         edge.set_listed(id, host.endpoint);
         names.add_host(id, &host.name);
     }

@@ -40,8 +40,12 @@ pub fn wanted(me: &str, link: &LinkPeer, hosts: &HostList) -> anyhow::Result<Nei
     // The address of a name is not known yet: `lookups` sets it.
     let listed = host.endpoint.filter(|_| link.place().is_none() && link.rendezvous.is_none());
     let endpoint = link.endpoint().or(listed);
+    // A router knows a host by the address behind itself.
+    let router = hosts.by_name(me).map(|me| me.address).filter(|me| me.is_router());
+    let behind = router.and_then(|me| host.addresses().at(me.router));
+    let address = behind.unwrap_or(host.address);
     Ok(NeighbourSettings {
-        link: LinkConfig { key: host.key, address: host.address, endpoint },
+        link: LinkConfig { key: host.key, address, endpoint },
         told: host.by_registrar && link.endpoint().is_none(),
         small: link.is_small(endpoint),
         // The start and the warnings name wrong tiers. A newer list counts anyway.
@@ -244,6 +248,7 @@ mod tests {
         ListedHost {
             name: name.into(),
             address: shoal_wire::Address::new(number, 0),
+            second: None,
             key: shoal_crypto::Identity::from_seed([number as u8; 32]).public(),
             endpoint: Some(([192, 0, 2, number as u8], 7_400).into()),
             interface: false,
@@ -267,6 +272,21 @@ mod tests {
                     endpoint = \"192.0.2.9:1\"\n";
         let config = NodeConfig::parse(std::path::Path::new("node.toml"), text).unwrap();
         assert!(!told(&config.links[0]), "the operator vouches for it");
+    }
+
+    #[test]
+    fn a_router_knows_a_host_by_the_address_behind_itself() {
+        let host = ListedHost {
+            address: shoal_wire::Address::new(1, 7),
+            second: Some(shoal_wire::Address::new(2, 9)),
+            ..router("bob", 9, false)
+        };
+        let hosts = HostList::from_checked([router("r1", 1, false), router("r2", 2, false), host]);
+        let at = |me: &str| {
+            let wanted = wanted(me, &LinkPeer::named("bob"), &hosts).unwrap();
+            wanted.link.address.to_string()
+        };
+        assert_eq!(["r1", "r2"].map(at), ["1.7", "2.9"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use super::*;
 use crate::member::tests::{authority, member, of_later, unknown};
 use crate::{Member, RotationStage, SecretChange};
+use shoal_wire::Address;
 
 fn content() -> ListContent {
     let sign = |member: Member| member.sign(&authority()).unwrap();
@@ -85,6 +86,10 @@ fn contradictions_are_not_signed() {
     let same_address = Member { address: member("", 1, &[]).address, ..member("carol", 3, &[]) };
     let said = wrong(&add(same_address));
     assert!(said.contains("\"carol\"") && said.contains("\"alice\""), "both are named: {said}");
+    let second = Some(member("", 1, &[]).address);
+    let far = Member { address: Address::new(9, 9), second, ..member("carol", 3, &[]) };
+    let said = wrong(&add(far));
+    assert!(said.contains("\"alice\"") && said.contains("address 1.1"), "{said}");
     assert!(wrong(&add(member("eve", 66, &[]))).contains("\"eve\": the key is revoked"));
     let text = wrong(&|content| content.policy = "\n[[allow]]\nfrom = \"a\"\n".into());
     assert!(text.starts_with("policy: line 2: missing field `to`"), "{text}");

@@ -13,6 +13,7 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         name: name.into(),
         key: Identity::from_seed([number; 32]).public(),
         address: Address::new(1, number.into()),
+        second: None,
         expires_unix_s: 2_000_000,
         endpoint: None,
         groups: groups.iter().map(|group| group.to_string()).collect(),
@@ -87,6 +88,21 @@ fn a_host_has_a_tier_of_cover_that_nobody_may_ignore() {
     let all = vec![uncritical.field(|out| put_name(out, "home"))];
     let error = Member { unknown: all, ..member("bob", 2, &[]) }.seal(&authority()).unwrap_err();
     assert_eq!(error, ParseError::Invalid { what: "cover" }.into());
+}
+
+#[test]
+fn a_host_may_have_an_address_at_another_router() {
+    let with = |second| Member { second: Some(second), ..member("bob", 2, &[]) };
+    let signed = with(Address::new(7, 9)).sign(&authority()).unwrap();
+    let read = SignedMember::open(&authority().public(), signed.bytes()).unwrap();
+    assert_eq!(read.member.second, Some(Address::new(7, 9)));
+    let field = [0, 14, 0, 6, 0, 0, 0, 7, 0, 9];
+    assert!(signed.bytes().windows(field.len()).any(|bytes| bytes == field), "number 14");
+    let refused = |member: Member| member.sign(&authority()).unwrap_err().to_string();
+    assert!(refused(with(Address::new(1, 9))).contains("must be at another router"));
+    assert!(refused(with(Address::new(7, 0))).contains("host 0 is the router"));
+    let router = Member { second: Some(Address::new(7, 9)), ..full() };
+    assert_eq!(refused(router), "a router has no second address");
 }
 
 #[test]
@@ -237,9 +253,10 @@ proptest! {
         endpoint: Option<(u32, u16)>,
         interface: bool,
         ipv4: Option<u16>,
+        second: Option<u16>,
         carrier: (bool, bool, Option<u32>),
         names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 4),
-        unknown in prop::collection::btree_map(14u16..0x8000, ".{0,5}", 0..5),
+        unknown in prop::collection::btree_map(15u16..0x8000, ".{0,5}", 0..5),
     ) {
         let has_prefixes = !prefixes.is_empty();
         let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
@@ -254,6 +271,7 @@ proptest! {
             interface: interface || has_prefixes,
             ipv4: ipv4.filter(|_| interface).map(|n| (u32::from(n) | 0x0a09_0000).into()),
             address: Address::new(1, cover.is_some().into()),
+            second: second.filter(|_| cover.is_some()).map(|n| Address::new(2, n.max(1))),
             cover,
             carrier: CircuitRole {
                 relay: carrier.0,

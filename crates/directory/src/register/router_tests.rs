@@ -142,6 +142,26 @@ fn hosts_behind_any_router_and_tiers_need_their_rights() {
 }
 
 #[test]
+fn a_second_address_is_taken_and_freed_with_its_host() {
+    let host = |name: &str, seed, first, second| Member {
+        address: Address::new(77, first),
+        second: Some(Address::new(78, second)),
+        expires_unix_s: NOW + 500,
+        ..tests::member(name, seed, &["staff"])
+    };
+    let mut register = Register::new(with_rights());
+    let low = host("bob", 2, 5_000, 4_999);
+    assert_eq!(say(&mut register, vec![add(low)]), Err(MandateViolation::Address));
+    assert_eq!(say(&mut register, vec![add(host("bob", 2, 5_000, 5_000))]), Ok(()));
+    let clash = host("carol", 3, 5_001, 5_000);
+    assert_eq!(say(&mut register, vec![add(clash.clone())]), Err(MandateViolation::Taken));
+    let first = Member { address: Address::new(78, 5_000), second: None, ..clash.clone() };
+    assert_eq!(say(&mut register, vec![add(first)]), Err(MandateViolation::Taken));
+    let newer = Member { version: 2, second: None, ..host("bob", 2, 5_000, 5_000) };
+    assert_eq!(say(&mut register, vec![add(newer), add(clash)]), Ok(()));
+}
+
+#[test]
 fn a_router_number_goes_to_no_second_router() {
     let mut register = with_r10();
     assert_eq!(say(&mut register, vec![remove(10)]), Ok(()));

@@ -162,6 +162,10 @@ impl MemberTable {
         let holders = [
             (self.by_name.get(&member.name), MandateViolation::Name),
             (self.by_address.get(&member.address), MandateViolation::Taken),
+            (
+                member.second.and_then(|second| self.by_address.get(&second)),
+                MandateViolation::Taken,
+            ),
             (member.ipv4.and_then(|ipv4| self.by_ipv4.get(&ipv4)), MandateViolation::TakenIpv4),
             (
                 member.endpoint.and_then(|at| self.by_endpoint.get(&at)),
@@ -249,7 +253,9 @@ impl MemberTable {
         if let Some(RankedMember { member: before, .. }) = &before {
             self.by_half.remove(&before.key.dh);
             self.by_name.remove(&before.name);
-            self.by_address.remove(&before.address);
+            before.addresses().iter().for_each(|address| {
+                self.by_address.remove(&address);
+            });
             before.ipv4.map(|ipv4| self.by_ipv4.remove(&ipv4));
             before.endpoint.map(|at| self.by_endpoint.remove(&at));
         }
@@ -257,7 +263,7 @@ impl MemberTable {
             let member = &holder.member;
             self.by_half.insert(member.key.dh, digest);
             self.by_name.insert(member.name.clone(), digest);
-            self.by_address.insert(member.address, digest);
+            self.by_address.extend(member.addresses().iter().map(|address| (address, digest)));
             member.ipv4.map(|ipv4| self.by_ipv4.insert(ipv4, digest));
             member.endpoint.map(|at| self.by_endpoint.insert(at, digest));
             self.members.insert(digest, holder);

@@ -89,6 +89,8 @@ fn one_violation_refuses_the_whole_step() {
     assert_eq!(of(&|m| m.address = Address::new(1, 99)), MandateViolation::Address);
     assert_eq!(of(&|m| m.address = Address::new(2, 100)), MandateViolation::Address);
     assert_eq!(of(&|m| m.address = Address::new(1, 0)), MandateViolation::Number);
+    assert_eq!(of(&|m| m.second = Some(Address::new(2, 100))), MandateViolation::Address);
+    assert_eq!(of(&|m| m.second = Some(Address::new(1, 104))), MandateViolation::Descriptor);
     assert_eq!(of(&|m| m.ipv4 = Some([10, 8, 0, 1].into())), MandateViolation::Ipv4);
     assert_eq!(of(&|m| m.groups = vec!["admins".into()]), MandateViolation::Group);
     assert_eq!(of(&|m| m.expires_unix_s = NOW + 1_001), MandateViolation::TooLong);

@@ -51,6 +51,7 @@ fn entry(n: u16, name: &str) -> StepEntry {
         name: format!("{name}{n}"),
         key: Identity::from_seed(seed).public(),
         address: Address::new(1, 100 + n),
+        second: None,
         expires_unix_s: NOW + 500,
         endpoint: None,
         groups: vec!["staff".into()],

@@ -29,6 +29,7 @@ fn list(version: u64, members: u16) -> List {
         name: format!("host-{host}"),
         key: Identity::from_seed([host as u8; 32]).public(),
         address: Address::new(1, host),
+        second: None,
         expires_unix_s: u64::MAX,
         endpoint: None,
         groups: vec!["staff".into()],

@@ -25,6 +25,7 @@ fn member(name: &str, seed: u8, host: u16) -> Member {
         name: name.into(),
         key: Identity::from_seed([seed; 32]).public(),
         address: Address::new(1, host),
+        second: None,
         expires_unix_s: 1_800_000_000,
         endpoint: None,
         groups: vec!["staff".into()],
@@ -97,6 +98,12 @@ fn addressed() -> List {
     content.sign(&authority()).unwrap()
 }
 
+/// A host with an address at another router.
+fn at_two_routers() -> SignedMember {
+    let second = Some(Address::new(7, 9));
+    Member { second, ..member("bob", 2, 2) }.sign(&authority()).unwrap()
+}
+
 /// A registrar's mandate.
 fn mandate() -> Mandate {
     Mandate {
@@ -159,6 +166,7 @@ fn router_step() -> Supplement {
         CircuitRole { relay: true, family, capacity: Some(100), ..CircuitRole::default() };
     let router = Member {
         address: Address::new(57, 0),
+        second: None,
         expires_unix_s: 1_797_000_000,
         endpoint: Some("[2001:db8::57]:7400".parse().unwrap()),
         groups: Vec::new(),
@@ -259,6 +267,13 @@ fn a_descriptor_keeps_its_bytes() {
 fn a_relay_keeps_its_bytes() {
     let signed = relay();
     check("relay.hex", signed.bytes());
+    assert_eq!(SignedMember::open(&authority().public(), signed.bytes()).unwrap(), signed);
+}
+
+#[test]
+fn a_host_at_two_routers_keeps_its_bytes() {
+    let signed = at_two_routers();
+    check("second.hex", signed.bytes());
     assert_eq!(SignedMember::open(&authority().public(), signed.bytes()).unwrap(), signed);
 }
 

@@ -106,6 +106,7 @@ fn lengthen(world: &JoiningNetwork, len: usize) {
             name: format!("far-{n}"),
             key: Identity::from_seed(seed).public(),
             address: Address::new(2, n as u16 + 1),
+            second: None,
             expires_unix_s: content.issued_unix_s + 86_400,
             endpoint: None,
             groups: groups.clone(),

@@ -73,6 +73,7 @@ fn admit(number: u64, previous: [u8; 32], name: &str, key: PublicKey, host: u16)
         name: name.into(),
         key,
         address: Address::new(1, host),
+        second: None,
         expires_unix_s: now_s() + 80_000,
         endpoint: None,
         groups: vec!["members".into()],

@@ -38,5 +38,6 @@ mod start;
 mod stun;
 mod transfers;
 mod tutorial;
+mod two_routers;
 mod unit;
 mod uplinks;

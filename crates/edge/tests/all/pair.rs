@@ -9,25 +9,38 @@ use shoal_edge::{
     Edge, EdgeConfig, EdgeEvent, EdgeOutput, HostConfig, HostId, InboundCells, PacketFlow,
 };
 use shoal_transfer::{ChunkSet, FileTransferEvent as TransferEvent, OfferInfo, SegmentLen};
-use shoal_wire::{Address, CircuitId, DropReason, RoutedHeader, Time, link};
+use shoal_wire::{Address, CircuitId, DropReason, LinkKind, RoutedHeader, Time, link};
+
+mod uplinks;
 
 const A: Address = Address::new(1, 1);
 const B: Address = Address::new(2, 1);
+/// Addresses of the two hosts at other routers.
+const A2: Address = Address::new(3, 1);
+const B2: Address = Address::new(4, 1);
 
 /// The path between the hosts: cells in flight, as (destination, frame).
 #[derive(Default)]
 struct CellsInFlight {
     cells: VecDeque<(Address, Vec<u8>)>,
     closed: bool,
+    /// Addresses from which the two hosts send, if they have two.
+    homes: Option<[Address; 2]>,
 }
 
 impl EdgeOutput for CellsInFlight {
     fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         for &at in offsets {
-            let frame = buf[at as usize..at as usize + len].to_vec();
+            let mut frame = buf[at as usize..at as usize + len].to_vec();
+            // The relay overwrites old bytes of the buffer when the cell departs.
+            frame[link::KIND_AT] = LinkKind::Cell as u8;
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("a sound header");
             self.cells.push_back((header.dst(), frame));
         }
+    }
+
+    fn source(&self, dst: Address) -> Option<Address> {
+        self.homes.map(|[a, b]| if [B, B2].contains(&dst) { a } else { b })
     }
 
     fn room(&self, _: Address) -> usize {
@@ -191,7 +204,7 @@ impl Pair {
             for _ in 0..self.path.cells.len() {
                 let Some((to, mut frame)) = self.path.cells.pop_front() else { break };
                 if passes(to, &mut frame) {
-                    let host = if to == A { &mut self.a } else { &mut self.b };
+                    let host = if [A, A2].contains(&to) { &mut self.a } else { &mut self.b };
                     let len = frame.len();
                     host.edge.handle_cells(
                         self.now,

@@ -174,6 +174,7 @@ impl<D: Disk> Desk<D> {
         let last = self.register().and_then(|r| r.step(r.len())).map(|last| last.step().clone());
         if let Some(last) = last {
             self.replaced.note(before, &last);
+            self.moves.rekeyed(&before, &last);
         }
         self.stats.rekeyed += 1;
         self.granted(id, &key, at).ok_or(Refusal::Registrar)

@@ -362,6 +362,7 @@ fn names_and_addresses_of_another_registrars_members_are_given_to_nobody() {
         name: "alice".into(),
         key: key(20).public(),
         address: shoal_wire::Address::new(2, 100),
+        second: None,
         expires_unix_s: START + 600,
         endpoint: None,
         groups: Vec::new(),

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{Mandate, Member, Register, StepEntry};
-use shoal_wire::Time;
+use shoal_directory::{Mandate, Member, Register, Step, StepEntry};
+use shoal_wire::{Address, Time};
 
 use super::places;
 use super::visits::VisitId;
@@ -21,27 +21,45 @@ use crate::record::StepCause;
 const MOVES_MAX: usize = 3;
 const MOVES_WITHIN_S: u64 = 7 * 86_400;
 
-/// Times of the last moves of each member, in seconds since 1970, by the first half of its key.
+/// Last moves of each member, by the first half of its key: time in seconds since 1970, and number
+/// of the router that it left.
 #[derive(Default)]
 pub(super) struct MoveLog {
-    times: BTreeMap<[u8; 32], VecDeque<u64>>,
+    moves: BTreeMap<[u8; 32], VecDeque<(u64, u32)>>,
 }
 
 impl MoveLog {
     /// Records a move.
-    pub(super) fn note(&mut self, key: &PublicKey, unix_s: u64) {
-        let times = self.times.entry(key.dh).or_default();
-        times.push_back(unix_s);
-        if times.len() > MOVES_MAX {
-            times.pop_front();
+    pub(super) fn note(&mut self, key: &PublicKey, router: u32, unix_s: u64) {
+        let moves = self.moves.entry(key.dh).or_default();
+        moves.push_back((unix_s, router));
+        if moves.len() > MOVES_MAX {
+            moves.pop_front();
         }
+    }
+
+    /// Counts the moves of a replaced key for its new key, so that another key gives no more moves.
+    pub(super) fn rekeyed(&mut self, before: &PublicKey, step: &Step) {
+        let Some(moves) = self.moves.remove(&before.dh) else { return };
+        let new = step.entries.iter().find_map(|entry| match entry {
+            StepEntry::Member(member) => Some(member.key.dh),
+            StepEntry::Removed(_) => None,
+        });
+        self.moves.extend(new.map(|half| (half, moves)));
     }
 
     /// True if the key with this first half may not move again yet.
     fn is_full(&self, half: &[u8; 32], unix_s: u64) -> bool {
-        let times = self.times.get(half).filter(|times| times.len() >= MOVES_MAX);
-        let first = times.and_then(VecDeque::front);
-        first.is_some_and(|first| unix_s < first.saturating_add(MOVES_WITHIN_S))
+        let moves = self.moves.get(half).filter(|moves| moves.len() >= MOVES_MAX);
+        let first = moves.and_then(VecDeque::front);
+        first.is_some_and(|(first, _)| unix_s < first.saturating_add(MOVES_WITHIN_S))
+    }
+
+    /// Routers that hosts left within the last [`MOVES_WITHIN_S`], one for each move.
+    fn left(&self, unix_s: u64) -> impl Iterator<Item = u32> {
+        let all = self.moves.values().flatten();
+        let recent = all.filter(move |(at, _)| unix_s < at.saturating_add(MOVES_WITHIN_S));
+        recent.map(|(_, router)| *router)
     }
 }
 
@@ -54,9 +72,14 @@ impl<D: Disk> Desk<D> {
         mandate: &Mandate,
         (now, unix_s): (Time, u64),
     ) -> Vec<u32> {
+        // A host that the authority took over is in the list and in the register.
+        let hosts = self.holders(unix_s).filter(|member| !member.address.is_router());
+        let hosts: BTreeSet<Address> = hosts.flat_map(|host| host.addresses().iter()).collect();
         let mut behind = BTreeMap::<u32, usize>::new();
-        for host in self.holders(unix_s).filter(|member| !member.address.is_router()) {
-            *behind.entry(host.address.router).or_default() += 1;
+        // A router that hosts left counts as if they were there. A dead router would otherwise be
+        // the emptiest one, and get all newcomers, and those who left another dead one.
+        for router in hosts.iter().map(|host| host.router).chain(self.moves.left(unix_s)) {
+            *behind.entry(router).or_default() += 1;
         }
         let own = self.register().into_iter().flat_map(Register::members);
         let own = own.filter(|member| member.address.is_router());
@@ -108,7 +131,7 @@ impl<D: Disk> Desk<D> {
                 return Err(Refusal::Moved);
             }
             let mut routers = self.routers_for_host(&mandate, at);
-            routers.retain(|other| *other != router);
+            routers.retain(|other| member.addresses().at(*other).is_none());
             let address = places::choose_router(&mandate, self.holders(at.1), &routers);
             let address = address.ok_or(Refusal::NoRouter)?;
             let moved = self.newer(Member { address, ..member });
@@ -116,7 +139,7 @@ impl<D: Disk> Desk<D> {
             self.step(StepCause::Moved, key, entries, at).map_err(|e| self.refused(&e))?;
             let last = self.register().and_then(|register| register.step(register.len()));
             let issued_unix_s = last.map_or(at.1, |last| last.step().issued_unix_s);
-            self.moves.note(&key, issued_unix_s);
+            self.moves.note(&key, router, issued_unix_s);
             self.stats.moved += 1;
         }
         self.granted(id, &key, at).ok_or(Refusal::Key)

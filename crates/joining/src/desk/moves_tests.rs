@@ -1,4 +1,4 @@
-use shoal_wire::Address;
+use shoal_directory::MandateId;
 
 use super::*;
 use crate::desk::members::tests::{START, key};
@@ -95,6 +95,28 @@ fn a_host_leaves_a_router_and_a_repeated_request_changes_nothing() {
 }
 
 #[test]
+fn a_router_that_hosts_left_is_not_the_emptiest_one() {
+    let (mut street, hosts) = street();
+    street.list(&[listed(50, 1, None)]);
+    let (mut visitor, answer) = join(&mut street, &hosts, 30);
+    granted(&answer);
+    let dead = street.member(30).address.router;
+    granted(&move_from(&mut street, &mut visitor, dead));
+    let now = street.member(30).address.router;
+    let third = 1 + 2 + 3 - dead - now;
+    let mandate = street.desk.register().unwrap().mandate().clone();
+    let first = |street: &mut Street| {
+        let at = street.at();
+        street.desk.routers_for_host(&mandate, at)[0]
+    };
+    for _ in 0..16 {
+        assert_eq!(first(&mut street), third);
+    }
+    granted(&move_from(&mut street, &mut visitor, now));
+    assert_eq!(street.member(30).address.router, third, "a move leads to no router left before");
+}
+
+#[test]
 fn only_a_host_moves_and_only_to_a_router_that_is_there() {
     let (mut street, hosts) = street();
     let (mut visitor, answer) = join(&mut street, &hosts, 30);
@@ -117,9 +139,27 @@ fn moves_of_a_week_are_counted_by_key() {
     let (mut log, one) = (MoveLog::default(), key(1).public());
     for day in 0..3 {
         assert!(!log.is_full(&one.dh, START + day * 86_400));
-        log.note(&one, START + day * 86_400);
+        log.note(&one, 2, START + day * 86_400);
     }
     assert!(log.is_full(&one.dh, START + MOVES_WITHIN_S - 1));
     assert!(!log.is_full(&one.dh, START + MOVES_WITHIN_S), "the first one is a week old");
+    assert_eq!([0, 1].map(|s| log.left(START + MOVES_WITHIN_S - s).count()), [2, 3]);
     assert!(!log.is_full(&key(2).public().dh, START));
+}
+
+#[test]
+fn another_key_gives_no_more_moves() {
+    let (mut log, [before, after]) = (MoveLog::default(), [1, 2].map(|seed| key(seed).public()));
+    (0..3).for_each(|day| log.note(&before, 2, START + day));
+    let new = Member { address: Address::new(1, 9), ..listed(2, 9, None) };
+    assert_eq!(new.key, after);
+    let step = Step {
+        mandate: MandateId([1; 32]),
+        number: 1,
+        previous: [0; 32],
+        issued_unix_s: START + 3,
+        entries: vec![StepEntry::remove(&before), StepEntry::Member(Box::new(new))],
+    };
+    log.rekeyed(&before, &step);
+    assert!(log.is_full(&after.dh, START + 4) && !log.is_full(&before.dh, START + 4));
 }

@@ -28,6 +28,7 @@ impl FreeSlot {
             name: self.name,
             key,
             address: self.address,
+            second: None,
             expires_unix_s,
             endpoint: None,
             groups,
@@ -62,7 +63,7 @@ pub(super) fn choose<'a>(
     let (mut names, mut hosts, mut ipv4s) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for member in members {
         names.insert(fold(&member.name));
-        hosts.insert(member.address);
+        hosts.extend(member.addresses().iter());
         ipv4s.extend(member.ipv4);
     }
     let ranges = mandate.hosts.iter();
@@ -98,7 +99,7 @@ pub(super) fn choose_router<'a>(
     members: impl Iterator<Item = &'a Member>,
     routers: &[u32],
 ) -> Option<Address> {
-    free_behind(mandate, &members.map(|member| member.address).collect(), routers)
+    free_behind(mandate, &members.flat_map(|member| member.addresses().iter()).collect(), routers)
 }
 
 /// A free name for a member at this address.
@@ -186,6 +187,7 @@ mod tests {
             name: name.into(),
             key: Identity::from_seed([2; 32]).public(),
             address,
+            second: None,
             expires_unix_s: 9,
             endpoint: None,
             groups: Vec::new(),
@@ -238,6 +240,8 @@ mod tests {
         assert_eq!(choose(&full, &[5]).unwrap(), "1.100", "the mandate's ranges come last");
         assert_eq!(choose_router(&mandate, full.iter(), &[5]), None, "a move has no such way out");
         assert_eq!(choose_router(&mandate, full.iter(), &[5, 2]), Some(Address::new(2, 7)));
+        let two = [Member { second: Some(Address::new(5, 7)), ..at(9, 7) }];
+        assert_eq!(choose_router(&mandate, two.iter(), &[5]), Some(Address::new(5, 8)));
     }
 
     #[test]

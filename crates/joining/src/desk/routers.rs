@@ -68,6 +68,7 @@ impl RouterPlace {
             name,
             key,
             address,
+            second: None,
             expires_unix_s,
             endpoint: Some(self.endpoint),
             groups,

@@ -39,22 +39,38 @@ impl<D: Disk> Desk<D> {
         let adopted: BTreeSet<PublicKey> = list.map(|signed| signed.member.key).collect();
         let is_due = |member: &&Member| {
             let is_own = !member.address.is_router() && member.expires_unix_s > at.1;
-            is_own && member.cover != tier && !adopted.contains(&member.key)
+            // A member that the list revoked costs no more steps.
+            let may = || !adopted.contains(&member.key) && !self.is_removed(&member.key);
+            is_own && member.cover != tier && may()
         };
         let own = self.register().into_iter().flat_map(Register::members);
         let due = own.filter(is_due).take(STEPS_AT_ONCE * ENTRIES_MAX);
         let due: Vec<Member> =
             due.map(|member| Member { cover: tier.clone(), ..member.clone() }).collect();
+        let mut done = 0;
         for some in due.chunks(ENTRIES_MAX) {
             match self.sign_again(some, at) {
                 // Descriptors with many groups don't fit one supplement together.
                 Err(OwnerError::Descriptor) => {
-                    some.chunks(1).try_for_each(|one| self.sign_again(one, at))?;
+                    for one in some.chunks(1) {
+                        match self.sign_again(one, at) {
+                            // One descriptor without room for a tier must not keep others waiting.
+                            Err(OwnerError::Descriptor) => {}
+                            signed => {
+                                signed?;
+                                done += 1;
+                            }
+                        }
+                    }
                 }
-                signed => signed?,
+                signed => {
+                    signed?;
+                    done += some.len();
+                }
             }
         }
-        Ok(due.len())
+        let is_stuck = done == 0 && !due.is_empty();
+        if is_stuck { Err(OwnerError::Descriptor) } else { Ok(done) }
     }
 
     /// Signs descriptors of members again, in one supplement.

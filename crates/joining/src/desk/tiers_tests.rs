@@ -1,5 +1,5 @@
 use shoal_crypto::SigningKey;
-use shoal_directory::{NetworkPreset, Preset};
+use shoal_directory::{ListContent, NetworkPreset, Preset, RevokedKey};
 
 use crate::desk::members::tests::{START, key, list};
 use crate::desk::routers::tests::{Street, granted};
@@ -12,6 +12,16 @@ const POLICY: &str = "[[cover]]\nname = \"home\"\nmbit = 10\n\
 /// Puts a list in force with a preset that has this tier, and a mandate with the right to these
 /// tiers; none for no right.
 fn set_preset(street: &mut Street, version: u64, tier: Option<&str>, may: Option<&[&str]>) {
+    set_changed(street, version, (tier, may), |_| {});
+}
+
+/// As [`set_preset`], with a change of the list.
+fn set_changed(
+    street: &mut Street,
+    version: u64,
+    (tier, may): (Option<&str>, Option<&[&str]>),
+    change: impl FnOnce(&mut ListContent),
+) {
     let authority = SigningKey::from_seed([42; 32]);
     let base = list(&authority, shoal_directory::MandateRights::default());
     let mut content = base.content().clone();
@@ -26,6 +36,7 @@ fn set_preset(street: &mut Street, version: u64, tier: Option<&str>, may: Option
         tier: Some(tier.into()),
         router_tier: None,
     });
+    change(&mut content);
     let newer = content.sign(&authority).unwrap();
     assert!(street.desk.set_list(newer, street.at()).unwrap());
 }
@@ -84,4 +95,16 @@ fn no_tier_goes_beyond_the_mandate_and_none_to_routers_or_adopted_hosts() {
     assert_eq!((follow(&mut street), tier(&street, 20)), (1, None), "every tier, hosts alone");
     assert_eq!(tier(&street, 30).as_deref(), Some("home"));
     assert!(key(30).public() == street.member(30).key);
+}
+
+#[test]
+fn a_revoked_member_costs_no_steps() {
+    let mut street = Street::new();
+    granted(&join(&mut street, 30));
+    granted(&join(&mut street, 31));
+    set_changed(&mut street, 2, (Some("home"), Some(&["home"])), |content| {
+        content.revoked = vec![RevokedKey::new("x", &key(30).public())];
+    });
+    assert_eq!((follow(&mut street), follow(&mut street)), (1, 0));
+    assert_eq!((tier(&street, 30), tier(&street, 31).as_deref()), (None, Some("home")));
 }

@@ -65,6 +65,7 @@ pub fn router() -> Member {
         name: "r1".into(),
         key: Identity::from_seed([1; 32]).public(),
         address: Address::new(1, 0),
+        second: None,
         expires_unix_s: START + 300 * DAY_S,
         endpoint: Some("192.0.2.1:7400".parse().unwrap()),
         groups: vec!["staff".into()],

@@ -81,6 +81,32 @@ fn a_neighbour_that_sent_and_fell_silent_is_asked_at_once_and_only_then() {
 }
 
 #[test]
+fn a_receiver_with_another_neighbour_notices_a_death_within_600_ms() {
+    let left_after = |is_replaceable: bool| {
+        let mut link = up_with(Some(Duration::from_secs(10)), ms(0));
+        link.set_replaceable(is_replaceable);
+        for at in 0..3_000 {
+            if at <= 1_000 {
+                link.received(ms(at), 1, (0, at as u32), true);
+                if at % 30 == 0 {
+                    link.handle_report(ms(at), &report(at + 2, 0));
+                }
+            }
+            if link.poll_report(ms(at)).is_some() {
+                link.sent(ms(at), 1, false);
+            }
+            let _asked = link.poll_keepalive(ms(at));
+            if link.handle_timeout(ms(at)).is_some() {
+                return at - 1_000;
+            }
+        }
+        panic!("a dead neighbour stays");
+    };
+    assert!((500..=620).contains(&left_after(true)), "{}", left_after(true));
+    assert!((800..=950).contains(&left_after(false)), "{}", left_after(false));
+}
+
+#[test]
 fn a_clock_that_says_anything_is_measured_without_overflow() {
     let mut link = up_at(ms(10));
     for sent_us in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1, 0] {

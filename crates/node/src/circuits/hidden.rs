@@ -7,7 +7,8 @@ use shoal_ip::VNET_LEN;
 
 use super::tests::*;
 use super::*;
-use crate::support::{TestTun, interface, take_cells};
+use crate::support::{interface, take_cells};
+pub(super) use crate::support::{packet, tap};
 
 /// Two hosts that are hidden from each other, and a replacement for the choice of relays.
 struct HiddenPair {
@@ -93,26 +94,6 @@ impl HiddenPair {
         let given = core::mem::take(&mut tap(&mut self.net, to).given);
         given.len() == 1 && given[0][VNET_LEN..] == read[VNET_LEN..]
     }
-}
-
-pub(super) fn tap(net: &mut Net, at: usize) -> &mut TestTun {
-    net.nodes[at].queue_mut().expect("a host").device_mut()
-}
-
-/// A UDP packet as read from the interface.
-pub(super) fn packet(from: std::net::Ipv6Addr, to: std::net::Ipv6Addr, payload: usize) -> Vec<u8> {
-    let len = (8 + payload) as u16;
-    let mut read = vec![0; VNET_LEN];
-    read.extend_from_slice(&[0x60, 0, 0, 0]);
-    read.extend_from_slice(&len.to_be_bytes());
-    read.extend_from_slice(&[17, 64]);
-    read.extend_from_slice(&from.octets());
-    read.extend_from_slice(&to.octets());
-    read.extend_from_slice(&[0x11, 0x11, 0x22, 0x22]);
-    read.extend_from_slice(&len.to_be_bytes());
-    read.extend_from_slice(&[0x33, 0x33]);
-    read.resize(read.len() + payload, 0x5c);
-    read
 }
 
 /// True if a cell carried the addresses of both hosts, in either direction.

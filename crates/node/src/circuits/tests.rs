@@ -116,7 +116,8 @@ fn circuits_go_by_the_wall_clock_as_it_is_set() {
 /// Sends a leg cell of no circuit.
 fn send_junk(net: &mut Net, from: usize, to: Address) {
     let mut frame = [0x5a; FULL];
-    net.nodes[from].circuits.address(&mut frame, &[0], to, 0);
+    let me = net.nodes[from].circuits.me;
+    net.nodes[from].circuits.address(&mut frame, &[0], (to, me), 0);
     let Net { nodes, now, .. } = net;
     let Control { relay, outbox, .. } = &mut nodes[from];
     let mut wire = crate::support::TestSink::default();
@@ -207,7 +208,7 @@ fn every_leg_cell_leaves_with_a_fresh_header() {
     let mut unit = [3; FULL];
     let start = link::CELL_AT as u32;
     let to = bare.0[H1].onion.seal_units(Time::ZERO, id, &mut unit, &[start]).expect("built");
-    bare.0[H1].address(&mut unit, &[0], to, 0);
+    bare.0[H1].address(&mut unit, &[0], (to, AT[H1]), 0);
     let mut onward = Vec::new();
     bare.0[R1].handle_legs(
         Time::ZERO,
@@ -249,7 +250,7 @@ fn a_congested_circuit_loses_a_cell_from_time_to_time() {
         let offsets: Vec<u32> = (0..COUNT).map(|n| (n * FULL) as u32).collect();
         let starts: Vec<u32> = offsets.iter().map(|at| at + link::CELL_AT as u32).collect();
         let to = bare.0[from].onion.seal_units(now, id, &mut buf, &starts).expect("built");
-        bare.0[from].address(&mut buf, &offsets, to, 0);
+        bare.0[from].address(&mut buf, &offsets, (to, AT[from]), 0);
         let mut onward = offsets;
         for relay in [R1, R2] {
             if waited {
@@ -295,7 +296,7 @@ fn a_batch_of_cells_of_many_circuits_is_taken_in_runs() {
         let (from, id) = *ids.get(which).unwrap_or(&ids[0]);
         let start = at + link::CELL_AT as u32;
         let to = bare.0[from].onion.seal_units(Time::ZERO, id, &mut buf, &[start]).expect("built");
-        bare.0[from].address(&mut buf, &[at], to, 0);
+        bare.0[from].address(&mut buf, &[at], (to, AT[from]), 0);
         buf[start as usize] ^= u8::from(which == 4);
     }
     let mut onward = Vec::new();

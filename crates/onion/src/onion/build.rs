@@ -170,7 +170,7 @@ impl<C: Ciphers> Onion<C> {
         cookie: &Cookie,
     ) -> Result<(), DropReason> {
         let PendingCreate { id, to, ref lead, ref noise, .. } = waiting;
-        let shown = (self.config.address, cookie, self.shown_s(now));
+        let shown = (self.source(id), cookie, self.shown_s(now));
         let grant = self.slots.granted(id, to);
         let cell = setup::write_create(&waiting.sides(), lead, shown, &grant, noise);
         let wait = waiting.asker.and_then(|from| {
@@ -232,7 +232,8 @@ impl<C: Ciphers> Onion<C> {
         }
         self.seen.insert(name);
         let ephemeral = Secret::new(self.rng.array());
-        self.queue.add_answer(SetupWork::Answer { from, opener, create, bond, ephemeral });
+        let ends = (from, self.arrival);
+        self.queue.add_answer(SetupWork::Answer { ends, opener, create, bond, ephemeral });
         Ok(())
     }
 
@@ -281,7 +282,7 @@ impl<C: Ciphers> Onion<C> {
     pub(super) fn answered(
         &mut self,
         now: Time,
-        from: Address,
+        (from, home): (Address, Option<Address>),
         opener: &OuterSeal,
         answer: &CreateAnswer,
     ) -> Result<(), DropReason> {
@@ -294,6 +295,7 @@ impl<C: Ciphers> Onion<C> {
         let prev = Leg::new(from, &answer.back, &mut self.keys);
         let mut hop =
             CircuitHop::new(shape, answer.secrets.layer(shape, place), prev, times, mixing);
+        hop.home = home;
         let due = hop.layer.due(now, Direction::Backward, LegLane::Control, CREATED);
         hop.layer.cool();
         let id = self

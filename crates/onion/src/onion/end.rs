@@ -18,6 +18,21 @@ impl<C: Ciphers> Onion<C> {
         self.remove(id);
     }
 
+    /// Closes this node to circuits of other nodes, or opens it. While it is closed, set-ups get no
+    /// answer, as at a full node. Circuits of other nodes end, and nothing of them leaves.
+    pub fn set_closed(&mut self, closed: bool) {
+        self.room.set_closed(closed);
+        if !closed {
+            return;
+        }
+        let others = self.slots.iter().filter(|(_, entry)| matches!(entry, CircuitEntry::Hop(_)));
+        for id in others.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.remove(id);
+        }
+        let Self { slots, transmits, .. } = self;
+        transmits.retain(|cell| cell.circuit.is_some_and(|id| slots.get(id).is_some()));
+    }
+
     /// Forgets an open request to be the next hop of a circuit.
     pub(super) fn drop_waiting(&mut self, id: CircuitId) {
         let Self { waiting, room, slots, .. } = self;

@@ -146,8 +146,8 @@ impl<C: Ciphers> Onion<C> {
         match done.outcome {
             SetupJobOutcome::Begin { attempt, made } => self.begun(now, attempt, made),
             SetupJobOutcome::Extend { attempt, made } => self.added(now, attempt, made),
-            SetupJobOutcome::Answer { from, opener, made } => {
-                self.answered(now, from, &opener, &*made?)
+            SetupJobOutcome::Answer { ends, opener, made } => {
+                self.answered(now, ends, &opener, &*made?)
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Relays that circuits need, and relays that a network has.
 //!
-//! A path over `n` relays avoids the routers of small sites at both ends ([`super::SITE`]), so a
-//! network with small sites needs two relays more than a path has. The relays of a path have
-//! different operators.
+//! A path over `n` relays avoids the relays of small sites at both ends ([`super::SITE`]), so a
+//! network with small sites needs up to two relays more than a path has. A relay with few hosts
+//! that joins a network of large sites adds one to both counts, so it closes no host. The relays of
+//! a path have different operators.
 
 use std::collections::BTreeSet;
 
@@ -27,9 +28,10 @@ impl RelayNeeds {
     /// Needs of circuits over `relays` relays among these routers, for hosts behind any of them.
     pub fn of(routers: &RouterList, relays: u8) -> RelayNeeds {
         let path = usize::from(relays);
-        let sites = || routers.routers.iter().filter(|(_, router)| router.hosts > 0);
-        let are_large = sites().next().is_some() && sites().all(|(at, _)| routers.is_large(*at));
-        let ends = if are_large { 0 } else { 2 };
+        let sites = routers.routers.iter().filter(|(_, router)| router.relay && router.hosts > 0);
+        let (large, small): (Vec<_>, Vec<_>) = sites.partition(|(at, _)| routers.is_large(**at));
+        // Hosts of a network without large sites will be spread over further small ones.
+        let ends = if large.is_empty() { 2 } else { small.len().min(2) };
         let relays: Vec<_> = routers.routers.iter().filter(|(_, router)| router.relay).collect();
         let named: BTreeSet<&str> =
             relays.iter().filter_map(|(_, router)| router.family.as_deref()).collect();
@@ -82,12 +84,21 @@ mod tests {
     }
 
     #[test]
-    fn large_sites_need_a_path_alone() {
+    fn large_sites_need_a_path_alone_and_each_small_one_its_relay() {
         let large = |n| (["a", "b", "c"][n], SITE);
         assert_eq!(counts(needs(&[large(0), large(1), large(2)], 3)), [3, 3, 3, 3, 0]);
         assert_eq!(counts(needs(&[large(0), large(1), ("c", 0)], 3)), [3, 3, 3, 3, 0]);
         let one_small = [large(0), large(1), ("c", SITE - 1)];
-        assert_eq!(counts(needs(&one_small, 3)), [5, 3, 3, 3, 2]);
+        assert_eq!(counts(needs(&one_small, 3)), [4, 3, 3, 3, 1]);
+        let joined = [large(0), large(1), large(2), ("d", 1)];
+        assert_eq!(counts(needs(&joined, 3)), [4, 3, 4, 4, 0], "a newcomer closes no host");
+        let two_joined = [large(0), large(1), large(2), ("d", 1), ("e", 1)];
+        assert_eq!(counts(needs(&two_joined, 3)), [5, 3, 5, 5, 0]);
+        let plain = ListedRouter { relay: false, hosts: 1, ..Default::default() };
+        let relay = || ListedRouter { relay: true, hosts: SITE, ..Default::default() };
+        let relays = (1..=3).map(|n| (Address::new(n, 0), relay()));
+        let with_plain = RouterList::new(relays.chain([(Address::new(4, 0), plain)]));
+        assert_eq!(RelayNeeds::of(&with_plain, 3).missing(), 0, "it takes no relay away");
     }
 
     #[test]

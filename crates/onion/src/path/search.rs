@@ -247,6 +247,10 @@ impl Search<'_> {
         let [here, there] = ask.routers();
         let is_own = at == here || at == there;
         let is_last = slot + 1 == self.path.len();
+        let is_other = !is_own && ask.also.contains(&at);
+        if is_other && rules.sites != EndRule::Any && self.path.len() > 1 {
+            return false;
+        }
         // The only relay of a path knows both hosts, wherever it is.
         if is_own && rules.sites != EndRule::Any && self.path.len() > 1 {
             let first = slot == 0 && at == here && self.is_end(here);
@@ -256,8 +260,9 @@ impl Search<'_> {
             }
         }
         let is_related = |other: Address| other != at && routers.are_related(at, other);
+        let own = [here, there].into_iter().chain(ask.also.iter().copied());
         let is_doubled = match rules.families {
-            FamilyRule::Path => others().chain([here, there]).any(is_related),
+            FamilyRule::Path => others().chain(own).any(is_related),
             FamilyRule::Relays => others().any(is_related),
             FamilyRule::Any => false,
         };

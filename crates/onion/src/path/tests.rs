@@ -30,7 +30,9 @@ fn random_network(rng: &mut Rng) -> RouterList {
 /// A path from a host behind router `from` to one behind `to`.
 fn ask(from: u32, to: u32, relays: u8) -> PathRequest<'static> {
     let (from, to) = (Address::new(from, 1), Address::new(to, 2));
-    PathRequest { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[], doubtful: &[] }
+    let none: &[Address] = &[];
+    let (failed, beside, doubtful, also) = (none, none, none, none);
+    PathRequest { from, to, relays, unix_s: NOW_S, failed, beside, doubtful, also }
 }
 
 fn chosen(relays: &RouterList, ask: &PathRequest<'_>) -> RelayPath {

@@ -116,6 +116,11 @@ impl Blame {
         }
     }
 
+    /// Sets the router of this host that new paths begin at.
+    pub(super) fn set_own(&mut self, own: Address) {
+        self.own = own;
+    }
+
     /// Sets the guards and last relays that need four accusers. Paths without middles have none,
     /// since four would be too many for them.
     pub(super) fn set_ends(&mut self, ends: BTreeSet<Address>) {

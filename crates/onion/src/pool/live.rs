@@ -43,6 +43,8 @@ pub(super) fn between((from, to): (Duration, Duration), rng: &mut Rng) -> Durati
 pub(super) struct BuildingCircuit {
     /// None until the set-up has begun.
     pub(super) id: Option<CircuitId>,
+    /// This host's address at which it begins.
+    pub(super) home: Address,
     /// The relays, then the destination.
     pub(super) path: Vec<Address>,
     /// Strategy of each relay, and the delay that all add in one direction.
@@ -60,6 +62,8 @@ pub(super) struct BuildingCircuit {
 /// A circuit with all its hops.
 pub(super) struct LiveCircuit {
     pub(super) id: CircuitId,
+    /// This host's address at which it begins.
+    pub(super) home: Address,
     /// The relays, then the destination.
     pub(super) path: Vec<Address>,
     pub(super) mixes: Vec<MixStrategy>,
@@ -97,8 +101,8 @@ impl LiveCircuit {
         building: BuildingCircuit,
         rng: &mut Rng,
     ) -> LiveCircuit {
-        let BuildingCircuit { path, mixes, added, warnings, is_doubtful, began, life, .. } =
-            building;
+        let BuildingCircuit { home, path, mixes, added, warnings, is_doubtful, .. } = building;
+        let (began, life) = (building.began, building.life);
         let ends = began + life;
         let replace_at = ends - between((life * MARGIN.0 / 1_000, life * MARGIN.1 / 1_000), rng);
         // A circuit that stands in for another is replaced at once, if the other can be reached.
@@ -107,6 +111,7 @@ impl LiveCircuit {
         let rtt = now.since(began) / path.len() as u32 * 2;
         LiveCircuit {
             id,
+            home,
             path,
             mixes,
             added,

@@ -288,8 +288,10 @@ impl CircuitPool {
             (_, Some((_, next)), Some(before)) if next.is_router() => {
                 self.blame.note_leg(now, building.began, before, next);
                 host.legs = host.legs.saturating_add(1);
-                // With two relays, neither can be left out of a middle.
-                if path.len() == 3 {
+                // With two relays, neither can be left out of a middle. The other host's router
+                // can't be left out either, but a host at two routers has another address.
+                let is_at_end = path.last().is_some_and(|end| end.router == next.router);
+                if path.len() == 3 || (is_at_end && self.seconds.contains_key(&to)) {
                     host.at_last = Some((next, again(at_last)));
                 }
             }

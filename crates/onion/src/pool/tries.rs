@@ -85,14 +85,14 @@ impl DestinationCircuits {
 
     /// The end relay at which the circuit in use seems to end. None if the circuit is not active,
     /// or if it ends at one of the hosts' own routers.
-    fn silent_end(&self, now: Time, [from, to]: [Address; 2]) -> Option<Address> {
+    fn silent_end(&self, now: Time, own: &[Address]) -> Option<Address> {
         let live = self.in_use.as_ref().filter(|live| live.is_active(now))?;
         let scout = live.scout.as_ref().filter(|scout| scout.over_at <= now)?;
         let hop = scout.silent()?;
         let relays = live.relays();
         let at = *relays.get(hop - 1)?;
         let is_end = hop == 1 || hop == relays.len();
-        (is_end && ![from.router, to.router].contains(&at.router)).then_some(at)
+        (is_end && !own.contains(&at)).then_some(at)
     }
 }
 
@@ -109,15 +109,16 @@ impl CircuitPool {
             let is_free = tries.building.is_none() && tries.live.is_none();
             let is_begun = building.as_ref().is_none_or(|building| building.id.is_some());
             let is_time = is_free && is_begun && tries.again_at <= now && host.is_silent(now);
-            is_time && host.silent_end(now, [self.config.address, to]).is_some()
+            is_time && host.silent_end(now, &self.own_routers(to)).is_some()
         };
         self.hosts.iter().find(|(to, host)| wants(**to, host)).map(|(to, _)| *to)
     }
 
     /// Begins a try, if there is a path without the silent end.
     pub(super) fn choose_try(&mut self, now: Time, to: Address) -> Option<CircuitPlan> {
+        let own = self.own_routers(to);
         let host = self.hosts.get_mut(&to)?;
-        let silent = host.silent_end(now, [self.config.address, to])?;
+        let silent = host.silent_end(now, &own)?;
         host.tries.note_begun(now);
         self.condemn(now, to);
         let mut failed = self.blame.failed(now);

@@ -19,15 +19,26 @@ impl Neighbour {
 
 impl<C: Ciphers> Relay<C> {
     /// Sets whether cells may leave over covered links only. Their schedules then never end because
-    /// of losses, and neighbours are asked to keep theirs.
+    /// of losses, and neighbours are asked to keep theirs. Cells that wait for a link without cover
+    /// are dropped: `cover_required`.
     pub fn set_cover_required(&mut self, required: bool) {
         self.cover_required = required;
         let links: Vec<LinkId> = self.neighbours.iter().map(|(link, _)| link).collect();
+        let mut lost = 0;
         for link in links {
-            if let Some(neighbour) = self.neighbours.get_mut(link) {
-                neighbour.cover_required = required;
+            let Some(neighbour) = self.neighbours.get_mut(link) else { continue };
+            let was = core::mem::replace(&mut neighbour.cover_required, required);
+            if was || !required {
+                continue;
+            }
+            if let Some(cover) = &mut neighbour.cover {
+                cover.ends = None;
+            }
+            if neighbour.is_shut() {
+                lost += neighbour.egress.clear() as u64;
             }
         }
+        self.own.counters.drop_out(DropReason::CoverRequired, lost);
         self.refresh();
     }
 

@@ -24,4 +24,5 @@ mod shift_moves;
 mod shifts;
 mod stun;
 mod successors;
+mod uplinks;
 mod workers;

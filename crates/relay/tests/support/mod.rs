@@ -532,7 +532,7 @@ impl Net {
         n: usize,
         fill: u8,
     ) {
-        let src = self.nodes[from].relay.address();
+        let src = self.nodes[from].relay.source(dst);
         let mut buf = frames(dst, src, n, fill);
         let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
         self.wire.from = Some(self.nodes[from].at);

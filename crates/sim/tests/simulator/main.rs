@@ -11,3 +11,4 @@ mod secrets;
 mod seeds;
 mod shifts;
 mod translators;
+mod uplinks;

@@ -13,8 +13,11 @@ pub struct HiddenStatus {
     pub preset: String,
     /// Source of the list of members.
     pub members: MembershipSource,
-    /// Hosts with traffic or circuits; or the one asked for.
+    /// Hosts with traffic or circuits, those with broken promises first; or the one asked for.
     pub hosts: Vec<HostProtection>,
+    /// Hosts that were too many for one answer, and were not judged.
+    #[serde(default)]
+    pub not_judged: u32,
     /// Parties that vouch for the list's relays, the one with most relays first.
     pub vouchers: Vec<RelayVoucher>,
     /// Sentences about the whole network: one party that vouches for all relays, or what a router

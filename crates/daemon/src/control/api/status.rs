@@ -95,8 +95,10 @@ pub struct PresetStatus {
     pub by: String,
     /// Warnings about what the network lacks for the preset.
     pub missing: Vec<String>,
-    /// True if the host sends no packets until the network has the relays that the preset needs.
+    /// True if the host sends no packets until the network has the relays, and the host the tier
+    /// of cover, that the preset needs.
     pub is_closed: bool,
-    /// True if the file lets the host send with what the network has.
+    /// True if the file lets the host send with what the network has. It counts only for a preset
+    /// of the network's list.
     pub as_far_as_possible: bool,
 }

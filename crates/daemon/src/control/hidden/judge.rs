@@ -29,6 +29,8 @@ pub struct RouterFacts {
     pub voucher: String,
     /// True if that party is a registrar.
     pub is_invited: bool,
+    /// Operator, as the list names it, in small letters.
+    pub family: Option<String>,
 }
 
 /// The circuit in use.
@@ -70,11 +72,16 @@ pub struct HostFacts {
     pub circuit: Option<CircuitFacts>,
     /// Reason why there is no circuit.
     pub problem: Option<String>,
+    /// True if that reason is this host's own line or router.
+    pub is_cut: bool,
     /// Fault that loops last showed in a circuit.
     pub found: Option<String>,
-    /// Routers of this host and of the other one.
-    pub own_router: RouterFacts,
-    pub far_router: RouterFacts,
+    /// Routers of this host and of the other one. A host at two routers has two.
+    pub own_routers: Vec<RouterFacts>,
+    pub far_routers: Vec<RouterFacts>,
+    /// True if a registrar admitted this host, or the other one. The authority can't change them.
+    pub is_own_invited: bool,
+    pub is_far_invited: bool,
     /// True if a direct link leads to the host.
     pub has_direct: bool,
     /// Cells that left outside circuits since circuits are required, and before.
@@ -106,6 +113,12 @@ pub fn judge(facts: &HostFacts) -> HostProtection {
         None => improvement(facts),
     };
     report
+}
+
+/// True if all promises hold, as [`judge`] finds; none if nothing is promised.
+pub fn keeps_promises(facts: &HostFacts) -> Option<bool> {
+    let promises = promises(facts);
+    (!promises.is_empty()).then(|| promises.iter().all(|promise| promise.holds))
 }
 
 /// Adds the result of a test to a report. `remedy` counts if nothing before it is in breach.
@@ -141,10 +154,9 @@ fn promises(facts: &HostFacts) -> Vec<HiddenPromise> {
             add(PromiseKind::Relays, too_short(circuit), &kept);
         }
         let apart = "no single router knows both hosts";
-        add(PromiseKind::Apart, warned(circuit, knows_both), apart);
-        let families = |warning: &PathWarning| *warning == PathWarning::Families;
+        add(PromiseKind::Apart, not_apart(facts, circuit), apart);
         let kept = "no two routers of the path are of one family";
-        add(PromiseKind::Families, warned(circuit, families), kept);
+        add(PromiseKind::Families, related(facts, circuit), kept);
         if is_preset(facts) && facts.has_mixes {
             let plain = || "relays forward cells at once, though the list names mixes".to_owned();
             add(PromiseKind::Mixes, (!circuit.is_mixed).then(plain), "relays delay cells");
@@ -152,7 +164,10 @@ fn promises(facts: &HostFacts) -> Vec<HiddenPromise> {
     }
     if facts.preset == Preset::Hidden {
         add(PromiseKind::CoverHere, uncovered(facts), "frames on this host's line leave by tier");
-        let kept = format!("the list gives {host} the same tier");
+        let kept = match facts.cover.own {
+            Some(_) => format!("the list gives {host} the same tier"),
+            None => format!("the list gives {host} a tier"),
+        };
         add(PromiseKind::CoverThere, uncovered_there(facts), &kept);
     }
     all
@@ -195,6 +210,38 @@ fn warned(circuit: &CircuitFacts, is_breach: impl Fn(&PathWarning) -> bool) -> O
     circuit.warnings.iter().find(|warning| is_breach(warning)).map(ToString::to_string)
 }
 
+/// Reason why a single router knows both hosts or can guess them.
+fn not_apart(facts: &HostFacts, circuit: &CircuitFacts) -> Option<String> {
+    let [here, there] = sides(facts);
+    let both = || {
+        let name = here.intersection(&there).next()?;
+        Some(format!("{name} is next to both hosts: it can tell who speaks with whom"))
+    };
+    warned(circuit, knows_both).or_else(both)
+}
+
+/// Reason why one operator may learn both hosts. Warnings are about the router at each end; hosts
+/// at two routers have more.
+fn related(facts: &HostFacts, circuit: &CircuitFacts) -> Option<String> {
+    let far = circuit.relays.len() + 1;
+    let own = facts.own_routers.iter().map(|router| (0, router));
+    let all = own.chain((1..).zip(&circuit.relays));
+    let all: Vec<_> = all.chain(facts.far_routers.iter().map(|router| (far, router))).collect();
+    let pairs =
+        all.iter().enumerate().flat_map(|(at, a)| all[at + 1..].iter().map(move |b| (a, b)));
+    // Two routers of one host learn no more than one.
+    let mut pairs = pairs.filter(|((at, a), (to, b))| at != to && a.name != b.name);
+    let is_related = |((_, a), (_, b)): &(&(usize, &RouterFacts), &(usize, &RouterFacts))| {
+        a.family.is_some() && a.family == b.family
+    };
+    let families = |warning: &PathWarning| *warning == PathWarning::Families;
+    warned(circuit, families).or_else(|| {
+        let ((_, a), (_, b)) = pairs.find(is_related)?;
+        let (family, a, b) = (a.family.as_deref()?, &a.name, &b.name);
+        Some(format!("one operator (family {family}) runs {a} and {b}, and may learn both hosts"))
+    })
+}
+
 fn uncovered(facts: &HostFacts) -> Option<String> {
     match &facts.cover {
         CoverFacts { own: None, .. } => Some("the list gives this host no tier of cover".into()),
@@ -216,8 +263,8 @@ fn uncovered_there(facts: &HostFacts) -> Option<String> {
 /// Names of routers that know this host, and of those that know the other one. Relay 2 of a small
 /// site counts as one that knows, since few other hosts come into question.
 fn sides(facts: &HostFacts) -> [BTreeSet<&str>; 2] {
-    let mut here = BTreeSet::from([facts.own_router.name.as_str()]);
-    let mut there = BTreeSet::from([facts.far_router.name.as_str()]);
+    let mut here: BTreeSet<&str> = facts.own_routers.iter().map(|r| r.name.as_str()).collect();
+    let mut there: BTreeSet<&str> = facts.far_routers.iter().map(|r| r.name.as_str()).collect();
     let Some(circuit) = &facts.circuit else { return [here, there] };
     let names: Vec<&str> = circuit.relays.iter().map(|relay| relay.name.as_str()).collect();
     here.extend(names.first());
@@ -247,9 +294,9 @@ fn colluding(facts: &HostFacts) -> Vec<[String; 2]> {
 
 fn observers(facts: &HostFacts) -> Vec<PathObserver> {
     let mut all = match &facts.circuit {
+        _ if !facts.is_required => in_the_clear(facts),
         Some(circuit) => on_circuit(facts, circuit),
-        None if facts.is_required => Vec::new(),
-        None => in_the_clear(facts),
+        None => Vec::new(),
     };
     all.extend(on_wires(facts));
     all
@@ -266,24 +313,27 @@ fn router(place: &str, router: &RouterFacts, why: String) -> PathObserver {
 }
 
 fn on_circuit(facts: &HostFacts, circuit: &CircuitFacts) -> Vec<PathObserver> {
-    let HostFacts { host, own_router, far_router, .. } = facts;
+    let HostFacts { host, own_routers, far_routers, .. } = facts;
     let [here, there] = sides(facts);
-    let last = circuit.relays.len() - 1;
+    let is = |relay: Option<&RouterFacts>, name: &str| relay.is_some_and(|r| r.name == name);
+    let (first, last) = (circuit.relays.first(), circuit.relays.last());
     let mut rows = Vec::new();
-    if circuit.relays.first() != Some(own_router) {
-        rows.push(router("own router", own_router, "this host is behind it".into()));
+    for own in own_routers.iter().filter(|own| !is(first, &own.name)) {
+        rows.push(router("own router", own, "this host is behind it".into()));
     }
     for (at, relay) in circuit.relays.iter().enumerate() {
         let why = match at {
-            0 if relay == own_router => "this host is behind it, and its circuits begin there",
+            0 if own_routers.iter().any(|own| own.name == relay.name) => {
+                "this host is behind it, and its circuits begin there"
+            }
             0 => "this host's circuits begin there",
-            at if at == last => "the circuit ends behind it",
+            at if at + 1 == circuit.relays.len() => "the circuit ends behind it",
             _ => "cells pass there between its neighbours on the circuit",
         };
         rows.push(router(&format!("relay {}", at + 1), relay, why.into()));
     }
-    if circuit.relays.last() != Some(far_router) {
-        rows.push(router("other router", far_router, format!("{host} is behind it")));
+    for far in far_routers.iter().filter(|far| !is(last, &far.name)) {
+        rows.push(router("other router", far, format!("{host} is behind it")));
     }
     for row in &mut rows {
         let name = row.node.as_deref().unwrap_or_default();
@@ -300,11 +350,14 @@ fn on_circuit(facts: &HostFacts, circuit: &CircuitFacts) -> Vec<PathObserver> {
 }
 
 fn in_the_clear(facts: &HostFacts) -> Vec<PathObserver> {
-    let HostFacts { host, own_router, far_router, .. } = facts;
+    let HostFacts { host, own_routers, far_routers, .. } = facts;
     let why = "each cell outside circuits names both hosts";
-    let mut rows = vec![router("own router", own_router, why.into())];
-    if far_router != own_router {
-        rows.push(router("other router", far_router, why.into()));
+    let is_own = |far: &&RouterFacts| own_routers.iter().any(|own| own.name == far.name);
+    let own = own_routers.iter().map(|own| router("own router", own, why.into()));
+    let far = far_routers.iter().filter(|far| !is_own(far));
+    let far = far.map(|far| router("other router", far, why.into()));
+    let mut rows: Vec<PathObserver> = own.chain(far).collect();
+    if rows.len() > 1 {
         let place = "routers between".into();
         rows.push(PathObserver { place, why: why.into(), ..PathObserver::default() });
     }
@@ -407,8 +460,10 @@ fn remedy(kind: PromiseKind, facts: &HostFacts) -> HiddenRemedy {
     let is_listed = *members != MembershipSource::HostsFile;
     let remedy = |command: String, effect: &str| HiddenRemedy { command, effect: effect.into() };
     let circuit = facts.circuit.as_ref();
-    let is_shared = circuit.is_some_and(|c| c.warnings.contains(&PathWarning::SameRouter));
     match kind {
+        PromiseKind::Circuit if circuit.is_none() && facts.is_cut => {
+            remedy("shoal peers".into(), "shows whether this host's router answers")
+        }
         PromiseKind::Circuit if facts.problem.is_none() || circuit.is_some() => {
             remedy(format!("shoal ping --hops {host}"), "builds a circuit, and shows where it ends")
         }
@@ -425,6 +480,8 @@ fn remedy(kind: PromiseKind, facts: &HostFacts) -> HiddenRemedy {
         PromiseKind::CoverHere if cover.own.is_some() => {
             remedy("shoal reload".into(), "restarts cover")
         }
+        PromiseKind::CoverHere if facts.is_own_invited => preset_of_all(),
+        PromiseKind::CoverThere if facts.is_far_invited => preset_of_all(),
         PromiseKind::CoverHere if is_listed => remedy(
             format!("shoal authority sign --dir DIR {this_node} --cover TIER"),
             "covers this host's line",
@@ -437,14 +494,41 @@ fn remedy(kind: PromiseKind, facts: &HostFacts) -> HiddenRemedy {
             "shoal reload".into(),
             "takes a hosts file in which both hosts have the same cover = \"TIER\"",
         ),
-        PromiseKind::Apart if is_shared && is_listed => remedy(
-            format!("shoal authority sign --dir DIR {host} --address ROUTER.HOST"),
-            "moves the other host behind another router",
-        ),
+        PromiseKind::Apart if is_shared(facts) && is_listed => move_away(facts),
         PromiseKind::Circuit | PromiseKind::Relays | PromiseKind::Apart | PromiseKind::Families => {
             another_relay(*members)
         }
     }
+}
+
+/// The command by which registrars give tiers to their hosts.
+fn preset_of_all() -> HiddenRemedy {
+    HiddenRemedy {
+        command: "shoal network preset hidden --dir DIR".into(),
+        effect: "makes a list by which registrars give all hosts one tier".into(),
+    }
+}
+
+/// True if both hosts are behind one router.
+fn is_shared(facts: &HostFacts) -> bool {
+    let HostFacts { own_routers, far_routers, circuit, .. } = facts;
+    let is_said = circuit.as_ref().is_some_and(|c| c.warnings.contains(&PathWarning::SameRouter));
+    is_said || own_routers.iter().any(|own| far_routers.iter().any(|far| far.name == own.name))
+}
+
+/// The command that moves one of two hosts behind another router. Only the registrar moves hosts
+/// that it admitted, on their own request.
+fn move_away(facts: &HostFacts) -> HiddenRemedy {
+    let HostFacts { this_node, host, .. } = facts;
+    let sign = |name: &str| format!("shoal authority sign --dir DIR {name} --address ROUTER.HOST");
+    let (command, effect) = match (facts.is_own_invited, facts.is_far_invited) {
+        (_, false) => (sign(host), "moves the other host behind another router"),
+        (true, true) => {
+            ("shoal up --another-router".into(), "moves this host behind another router")
+        }
+        (false, true) => (sign(this_node), "moves this host behind another router"),
+    };
+    HiddenRemedy { command, effect: effect.into() }
 }
 
 /// The command that adds a relay of another operator.

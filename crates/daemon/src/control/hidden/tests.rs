@@ -6,7 +6,8 @@ fn relay(name: &str, mandate: Option<&str>, family: Option<&str>) -> (RouterFact
     let voucher =
         mandate.map_or("the authority".into(), |name| format!("registrar of mandate {name}"));
     let is_invited = mandate.is_some();
-    (RouterFacts { name: name.into(), voucher, is_invited }, family.map(String::from))
+    let family = family.map(String::from);
+    (RouterFacts { name: name.into(), voucher, is_invited, family: family.clone() }, family)
 }
 
 #[test]

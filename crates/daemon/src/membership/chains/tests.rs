@@ -45,6 +45,7 @@ fn member(host: u16, key: u8) -> Member {
         name: format!("h{host}"),
         key: Identity::from_seed([key; 32]).public(),
         address: Address::new(1, host),
+        second: None,
         expires_unix_s: unix_s() + 50_000,
         endpoint: None,
         groups: Vec::new(),

@@ -88,6 +88,31 @@ fn the_preset_of_the_list_requires_circuits_with_every_host() {
     assert!(hidden(&router, &hosts, None, Time::ZERO).is_empty());
 }
 
+#[test]
+fn a_lower_preset_keeps_hosts_that_files_hide_and_notes_none_that_it_hid_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = config(folder.path(), "alice", "1.1", "policy = \"require\"\npeers = [\"bob\"]");
+    let hosts = hosts("");
+    let mut records = CircuitRecords {
+        required: RequiredHosts::default(),
+        unmixed: None,
+        is_closed: false,
+        preset: Preset::Hidden,
+        open: RoundedCount::default(),
+        met: MetHostsFile::default(),
+        keepers: None,
+    };
+    let carol = hosts.by_name("carol");
+    assert!(!records.is_noted(carol) && !records.is_noted(None), "a stale list has no hosts");
+    // Required hosts were all gone, too, when the list was stale.
+    let (gone, bob) = (Identity::from_seed([200; 32]).public(), hosts.by_name("bob").unwrap().key);
+    records.met.note(gone, None, |_| true);
+    let newer = RequiredHosts::new(&file, &hosts, None, Time::ZERO);
+    assert_eq!(records.kept(&newer, &hosts), [bob, gone]);
+    records.preset = Preset::Fast;
+    assert!(records.is_noted(carol) && records.is_noted(None));
+}
+
 fn signer() -> SigningKey {
     SigningKey::from_seed([42; 32])
 }
@@ -100,6 +125,7 @@ fn signed(version: u64, names: [&str; 3]) -> List {
         name: name.into(),
         key: Identity::from_seed([at as u8; 32]).public(),
         address: Address::new(1, at as u16),
+        second: None,
         // Carol's membership is over.
         expires_unix_s: if name == "carol" { 1 } else { u64::MAX },
         endpoint: None,

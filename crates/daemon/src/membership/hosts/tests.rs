@@ -69,6 +69,27 @@ fn no_name_address_or_key_may_stand_twice() {
 }
 
 #[test]
+fn a_second_address_belongs_to_one_host_at_another_router() {
+    let both = entry("a", "1.1", &key(1)) + "second = \"2.1\"\n";
+    let hosts = parse(&both).unwrap();
+    let a = hosts.by_name("a").unwrap();
+    assert_eq!(
+        (a.second, hosts.by_address(Address::new(2, 1))),
+        (Some(Address::new(2, 1)), Some(a))
+    );
+    let text = parse(&(both.clone() + &entry("b", "2.1", &key(2)))).unwrap_err().to_string();
+    assert_eq!(text, "hosts.toml:8: host.address: 2.1 belongs to \"a\" already");
+    let twin = entry("b", "3.1", &key(2)) + "second = \"1.1\"\n";
+    let text = parse(&(both.clone() + &twin)).unwrap_err().to_string();
+    assert_eq!(text, "hosts.toml:10: host.second: 1.1 belongs to \"a\" already");
+    for (second, why) in [("1.2", "another router"), ("2.0", "host 0"), ("2", "ROUTER.HOST")] {
+        let text = entry("a", "1.1", &key(1)) + &format!("second = \"{second}\"\n");
+        let text = parse(&text).unwrap_err().to_string();
+        assert!(text.starts_with("hosts.toml:5: host.second: ") && text.contains(why), "{text}");
+    }
+}
+
+#[test]
 fn wrong_entries_name_line_and_key() {
     let text = parse(&entry("a b", "1.1", &key(1))).unwrap_err().to_string();
     assert!(text.starts_with("hosts.toml:2: host.name: expected a name"), "{text}");

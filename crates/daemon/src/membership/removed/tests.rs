@@ -45,6 +45,7 @@ fn member(host: u16, seed: u8) -> Member {
         name: format!("h{host}"),
         key: key(seed),
         address: Address::new(1, host),
+        second: None,
         expires_unix_s: AT + 5 * DAY_S,
         endpoint: None,
         groups: Vec::new(),

@@ -44,6 +44,7 @@ fn list(version: u64, secrets: Option<SecretNames>) -> List {
         name: "r1".into(),
         key: Identity::from_seed([1; 32]).public(),
         address: Address::new(1, 0),
+        second: None,
         expires_unix_s: unix_s() + 50_000,
         endpoint: None,
         groups: Vec::new(),

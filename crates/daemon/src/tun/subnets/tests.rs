@@ -79,6 +79,7 @@ fn a_router_of_a_registrar_keeps_no_network_from_another_router() {
     let router = |name: &str, number: u8, by_registrar: bool| ListedHost {
         name: name.into(),
         address: shoal_wire::Address::new(number.into(), 0),
+        second: None,
         key: shoal_crypto::Identity::from_seed([number; 32]).public(),
         endpoint: Some(([192, 0, 2, number], 7_400).into()),
         interface: false,

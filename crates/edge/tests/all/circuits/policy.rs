@@ -393,9 +393,8 @@ fn a_circuit_after_the_time_for_both_commands_hides_both_again() {
 #[test]
 fn a_host_that_a_lower_preset_shows_takes_circuits_again_soon() {
     let mut pair = met_without_policy();
-    let key = Identity::from_seed([2; 32]).public();
     let (now, a) = (pair.now, &mut pair.hosts[0]);
-    assert_eq!(a.edge.release_hosts(now, &[key]), [a.peer]);
+    assert_eq!(a.edge.release_hosts(now, &[]), [a.peer]);
     assert!(!a.edge.is_hidden(a.peer));
     // The other host wants to stay hidden. Until then it can't hide this one again.
     pair.ping(1, 1);
@@ -408,6 +407,27 @@ fn a_host_that_a_lower_preset_shows_takes_circuits_again_soon() {
     assert_eq!(pair.hosts[1].echoes.last(), Some(&2));
     let a = &mut pair.hosts[0];
     assert!(a.edge.is_hidden(a.peer));
+}
+
+/// While a list is too old, its hosts are gone. The preset may fall before they come again.
+#[test]
+fn a_lower_preset_shows_hosts_that_were_away_but_none_that_is_kept() {
+    for is_away in [false, true] {
+        for is_kept in [false, true] {
+            let mut pair = met_without_policy();
+            let key = Identity::from_seed([2; 32]).public();
+            let (now, a) = (pair.now, &mut pair.hosts[0]);
+            if is_away {
+                a.edge.remove_host(now, a.peer);
+            }
+            let kept = if is_kept { vec![key] } else { Vec::new() };
+            let shown = a.edge.release_hosts(now, &kept);
+            assert_eq!(shown.len(), usize::from(!is_away && !is_kept));
+            let again = a.edge.add_host(&HostConfig { key, address: AT[1] }).expect("room");
+            assert_eq!(a.edge.is_hidden(again), is_kept, "{is_away}");
+            assert_eq!(a.edge.poll_met().is_some(), is_kept, "written to disk");
+        }
+    }
 }
 
 #[test]

@@ -40,6 +40,37 @@ fn a_router_keeps_the_schedule_of_a_host_that_must_be_covered() {
     seen(&net);
 }
 
+/// The network's list may ask for cover while the node runs.
+#[test]
+fn a_schedule_that_was_to_end_goes_on_when_cover_becomes_required() {
+    let mut net = before_the_hour(450);
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(310));
+    assert!(matches!(view(&net, H1, AT[R1]).state, CoverState::Ending(..)));
+    net.nodes[H1].relay.set_cover_required(true);
+    net.run(Duration::from_secs(300));
+    for (node, to) in [(H1, AT[R1]), (R1, AT[H1])] {
+        assert_eq!(view(&net, node, to).state, CoverState::Running);
+    }
+}
+
+#[test]
+fn cells_that_wait_do_not_leave_without_cover_once_it_is_required() {
+    let mut net = before_the_hour(450);
+    cover(&mut net, None);
+    net.run(Duration::from_secs(1));
+    let arrived = net.nodes[H2].cells.len();
+    net.wire.room = Some(0);
+    for _ in 0..20 {
+        send(&mut net, H1, H2, SizeClass::Full, 3);
+    }
+    net.nodes[H1].relay.set_cover_required(true);
+    net.wire.room = None;
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.nodes[H2].cells.len(), arrived);
+    assert!(net.nodes[H1].relay.counters().dropped(DropReason::CoverRequired) > 0);
+}
+
 #[test]
 fn a_host_that_must_be_covered_sends_nothing_when_its_tier_is_taken() {
     let mut net = hidden();

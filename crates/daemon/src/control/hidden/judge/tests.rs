@@ -3,7 +3,8 @@
 use super::*;
 
 fn router(name: &str) -> RouterFacts {
-    RouterFacts { name: name.into(), voucher: "the authority".into(), is_invited: false }
+    let (name, voucher) = (name.into(), "the authority".into());
+    RouterFacts { name, voucher, is_invited: false, family: None }
 }
 
 /// A host of router r1 that speaks with bob, of router r5, over r2, r3 and r4.
@@ -27,8 +28,8 @@ fn facts(preset: Preset) -> HostFacts {
         members: MembershipSource::Authority,
         is_required: true,
         circuit: Some(circuit),
-        own_router: router("r1"),
-        far_router: router("r5"),
+        own_routers: vec![router("r1")],
+        far_routers: vec![router("r5")],
         cover,
         has_mixes: true,
         ..HostFacts::default()
@@ -131,6 +132,86 @@ fn each_breach_is_found_and_mended_by_one_command() {
         assert_eq!(breaches(&facts), kinds, "{facts:?}");
         assert_eq!(command(&facts), wanted, "{kinds:?}");
     }
+}
+
+#[test]
+fn a_router_next_to_both_hosts_is_a_breach_also_without_a_warning() {
+    let near = judge(&warned_of(Preset::Hidden, &["r5", "r3", "r4"], &[]));
+    assert!(near.observers.iter().any(|row| row.knows_both && row.place == "relay 1"));
+    assert_eq!(
+        breaches(&warned_of(Preset::Hidden, &["r5", "r3", "r4"], &[])),
+        [PromiseKind::Apart]
+    );
+    // Two hosts at two routers each, of which they share one.
+    let shared = HostFacts {
+        own_routers: vec![router("r1"), router("r6")],
+        far_routers: vec![router("r5"), router("r6")],
+        ..facts(Preset::Hidden)
+    };
+    assert_eq!(breaches(&shared), [PromiseKind::Apart]);
+    assert_eq!(command(&shared), "shoal authority sign --dir DIR bob --address ROUTER.HOST");
+    let invited = HostFacts { is_own_invited: true, is_far_invited: true, ..shared };
+    assert_eq!(command(&invited), "shoal up --another-router");
+}
+
+#[test]
+fn both_routers_of_both_hosts_are_observers_and_may_collude() {
+    let two = HostFacts {
+        own_routers: vec![router("r1"), router("r6")],
+        far_routers: vec![router("r5"), router("r7")],
+        ..facts(Preset::Hidden)
+    };
+    let report = judge(&two);
+    assert!(report.holds(), "{:?}", report.promises);
+    let named = |name: &str| report.observers.iter().any(|row| row.node.as_deref() == Some(name));
+    assert!(["r1", "r2", "r3", "r4", "r5", "r6", "r7"].into_iter().all(named));
+    assert!(report.colluding.contains(&["r6".to_owned(), "r7".to_owned()]));
+    let clear = judge(&HostFacts { is_required: false, preset: Preset::Fast, ..two });
+    let seen: Vec<_> = clear.observers.iter().filter_map(|row| row.node.as_deref()).collect();
+    assert_eq!(seen, ["r1", "r6", "r5", "r7"], "nothing requires the circuit");
+}
+
+#[test]
+fn one_operator_on_both_sides_is_a_breach_also_without_a_warning() {
+    let of = |name: &str, family: &str| RouterFacts { family: Some(family.into()), ..router(name) };
+    let ours = HostFacts {
+        own_routers: vec![of("r1", "acme"), of("r6", "acme")],
+        ..facts(Preset::Hidden)
+    };
+    assert!(breaches(&ours).is_empty(), "two routers of one host");
+    let both = HostFacts { far_routers: vec![router("r5"), of("r7", "acme")], ..ours };
+    assert_eq!(breaches(&both), [PromiseKind::Families]);
+    let why = judge(&both).promises.into_iter().find(|promise| !promise.holds).unwrap().why;
+    assert_eq!(why, "one operator (family acme) runs r1 and r7, and may learn both hosts");
+    let mut relay = facts(Preset::Hidden);
+    relay.far_routers = vec![of("r5", "acme")];
+    relay.circuit.iter_mut().for_each(|circuit| circuit.relays[0] = of("r2", "acme"));
+    assert_eq!(breaches(&relay), [PromiseKind::Families]);
+}
+
+#[test]
+fn hosts_of_a_registrar_have_commands_that_work_for_them() {
+    let covered = |own: Option<&str>| {
+        let cover = CoverFacts { own: own.map(String::from), far: None, fault: None, set: 9 };
+        let members = MembershipSource::Registrar;
+        let (is_own_invited, is_far_invited) = (true, true);
+        HostFacts { cover, members, is_own_invited, is_far_invited, ..facts(Preset::Hidden) }
+    };
+    for own in [None, Some("home")] {
+        assert_eq!(command(&covered(own)), "shoal network preset hidden --dir DIR");
+    }
+    let cut = HostFacts {
+        circuit: None,
+        problem: Some("nothing answers".into()),
+        is_cut: true,
+        ..facts(Preset::Hidden)
+    };
+    assert_eq!(command(&cut), "shoal peers", "another relay would not help");
+    // Without a tier of its own, a host has not the same tier as another one.
+    let cover = CoverFacts { own: None, ..facts(Preset::Hidden).cover };
+    let alone = judge(&HostFacts { cover, ..facts(Preset::Hidden) });
+    let said: Vec<&str> = alone.promises.iter().map(|promise| &*promise.why).collect();
+    assert!(said.contains(&"the list gives bob a tier"), "{said:?}");
 }
 
 #[test]
