@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::{HostRange, NumberRange, Prefix, RouterRange};
+use shoal_directory::{DoorEndpoint, HostRange, NumberRange, Prefix, RouterRange};
 use shoal_wire::Address;
 
 use crate::options::{self, CommonOptions};
@@ -365,13 +365,21 @@ struct MandateArgs {
     /// Without it the registrar may give every tier of the policy.
     #[arg(long, value_name = "NAME")]
     tier: Vec<String>,
+    /// Endpoint at which the registrar is called first, IP:PORT or NAME:PORT; may be repeated, at
+    /// most three times. With it the registrar may sign other endpoints when it moves.
+    #[arg(long, value_name = "IP|NAME:PORT")]
+    door: Vec<DoorEndpoint>,
+    /// Registrars that this one may ever make by `shoal invite --registrar`, withdrawn ones
+    /// included.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
+    registrars: Option<u8>,
     /// Begin a new chain: members of the old one lose their membership unless they were adopted.
     #[arg(long)]
     anew: bool,
     /// Withdraw the mandate: its memberships end.
     #[arg(long, conflicts_with_all = ["key", "group", "hosts", "ipv4", "no_ipv4", "max", "days",
-        "until", "anew", "numbers", "no_numbers", "routers", "router_max", "family_max", "family", "right",
-        "tier"])]
+        "until", "anew", "numbers", "no_numbers", "routers", "router_max", "family_max", "family",
+        "right", "tier", "door", "registrars"])]
     remove: bool,
 }
 

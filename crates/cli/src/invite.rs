@@ -5,8 +5,10 @@ use std::io::IsTerminal;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_daemon::control::api::{
-    InviteStatus, InviteTerms, Joiner, NewInvite, RegistrarReply, RegistrarRequest, RouterTerms,
+    InviteStatus, InviteTerms, Joiner, NewInvite, RegistrarReply, RegistrarRequest, RegistrarTerms,
+    RouterTerms,
 };
+use shoal_directory::RouterRange;
 
 use crate::failure::{self, ExitError};
 use crate::options::{self, CommonOptions};
@@ -22,6 +24,7 @@ Examples:
   shoal invite --uses 20 --expires 7d        for a class
   shoal invite --approve                     each machine needs your approval
   shoal invite --router --family friends     a router that friends run, also a relay of circuits
+  shoal invite --registrar --family friends  a router that can let machines in, too
   shoal invite list
   shoal invite withdraw 3f9a
   shoal invite approve                       list waiting machines; with six words: approve one
@@ -38,6 +41,13 @@ pub struct InviteArgs {
     verb: Option<InviteCommand>,
     #[command(flatten)]
     terms: TermArgs,
+    /// Admit a router with a registrar of its own, which gets a part of this one's addresses, keys
+    /// and router numbers for good. Joining then survives the loss of this machine.
+    #[arg(long = "registrar", group = "kind")]
+    second: bool,
+    /// Numbers of routers that the new registrar may admit, such as 100-199; by default free ones.
+    #[arg(long, value_name = "RANGE", requires = "second")]
+    range: Option<RouterRange>,
 }
 
 /// Terms of an invite.
@@ -61,14 +71,14 @@ pub struct TermArgs {
     approve: bool,
     /// Admit routers, which carry circuits and the traffic of hosts, instead of hosts. Routers are
     /// in no group unless --group names one.
-    #[arg(long)]
+    #[arg(long, group = "kind")]
     router: bool,
     /// Name of the operator of the routers: no circuit takes two relays of one family. Without it
     /// they are of the registrar's own family.
-    #[arg(long, value_name = "NAME", requires = "router")]
+    #[arg(long, value_name = "NAME", requires = "kind")]
     family: Option<String>,
     /// The routers carry no circuits.
-    #[arg(long, requires = "router")]
+    #[arg(long, requires = "kind")]
     no_relay: bool,
 }
 
@@ -113,7 +123,11 @@ struct DenyArgs {
 impl TermArgs {
     /// The request to a registrar.
     pub fn asked(&self) -> RegistrarRequest {
-        RegistrarRequest::Invite(InviteTerms {
+        RegistrarRequest::Invite(self.terms())
+    }
+
+    fn terms(&self) -> InviteTerms {
+        InviteTerms {
             name: self.name.clone(),
             uses: self.uses,
             expires_s: self.expires,
@@ -122,13 +136,28 @@ impl TermArgs {
             router: self
                 .router
                 .then(|| RouterTerms { family: self.family.clone(), relay: !self.no_relay }),
-        })
+            registrar: None,
+        }
+    }
+}
+
+impl InviteArgs {
+    /// Terms of the invite to make.
+    fn asked(&self) -> InviteTerms {
+        let terms = self.terms.terms();
+        if !self.second {
+            return terms;
+        }
+        let TermArgs { family, no_relay, .. } = &self.terms;
+        let router = RouterTerms { family: family.clone(), relay: !no_relay };
+        let registrar = RegistrarTerms { range: self.range.map(|range| range.to_string()) };
+        InviteTerms { router: Some(router), registrar: Some(registrar), ..terms }
     }
 }
 
 pub fn run(common: &CommonOptions, args: &InviteArgs) -> Result<()> {
     match &args.verb {
-        None => match ask(common, args.terms.asked())? {
+        None => match ask(common, RegistrarRequest::Invite(args.asked()))? {
             RegistrarReply::Invite(invite) => print(common.json, &invite),
             _ => Err(another()),
         },
@@ -203,7 +232,11 @@ fn list(common: &CommonOptions) -> Result<()> {
 /// The kind of members that join by an invite.
 fn kind(invite: &InviteStatus) -> String {
     let Some(RouterTerms { family, relay }) = &invite.router else { return "hosts".into() };
-    let what = if *relay { "relays" } else { "routers" };
+    let what = match (&invite.registrar, relay) {
+        (Some(_), _) => "registrars",
+        (None, true) => "relays",
+        (None, false) => "routers",
+    };
     let family = family.as_ref().map_or_else(String::new, |family| format!(" of {family}"));
     format!("{what}{family}")
 }

@@ -6,6 +6,7 @@
 //! up: key --> ask the registrar --> files, checked --> start       files: their contents
 //! leave: ask --> files removed                                      start: unit, foreground
 //! up, down: node and registrar started, stopped                    services: those of this machine
+//! endpoint: address or name of this machine     second: a registrar that joins with its router
 //! arguments: hides an invite from other users                       interface: name and addresses
 //! up on a former member: old key refused --> new key --> files, node.toml edited (rejoin, edit)
 //! network preset: the authority's list with another preset (preset)
@@ -21,6 +22,7 @@
 mod arguments;
 mod down;
 mod edit;
+mod endpoint;
 mod fetch;
 mod files;
 mod interface;
@@ -32,6 +34,7 @@ mod preset;
 mod rejoin;
 mod rekey;
 mod reroute;
+mod second;
 mod services;
 mod start;
 pub mod store;

@@ -55,9 +55,19 @@ enum RegistrarCommand {
     /// End a membership for good: the key can't come back, the name and address can.
     #[command(args = options::of_registrar())]
     Remove(RemoveArgs),
+    /// End a registrar that joined by `shoal invite --registrar`, and all memberships that it gave.
+    /// Its machine stays a router.
+    #[command(args = options::of_registrar())]
+    Withdraw(EndRegistrarArgs),
     /// Make another secret for the door, which voids all earlier invites.
     #[command(args = [options::registrar(), options::json()])]
     Door(door::DoorArgs),
+}
+
+#[derive(Args, Debug)]
+struct EndRegistrarArgs {
+    /// Name of the registrar, which is that of its machine.
+    name: String,
 }
 
 #[derive(Args, Debug)]
@@ -78,6 +88,10 @@ pub fn run(common: &CommonOptions, args: &RegistrarArgs) -> Result<()> {
             let (name, withdraw) = (verb.name.clone(), verb.withdraw);
             let done = ask(common, RegistrarRequest::Remove { name, withdraw })?;
             print_done(common, &done)
+        }
+        RegistrarCommand::Withdraw(verb) => {
+            let name = verb.name.clone();
+            print_done(common, &ask(common, RegistrarRequest::WithdrawRegistrar { name })?)
         }
         RegistrarCommand::Door(verb) => door::door(common, verb),
     }
@@ -193,6 +207,9 @@ fn print_status(s: &RegistrarStatus) -> Result<()> {
         line("mandate", format!("{mandate} until {}, {keys}", utc(s.until_unix_s)))?;
     }
     line("members", s.members.to_string())?;
+    if !s.registrars.is_empty() {
+        line("made registrars", s.registrars.join("; "))?;
+    }
     let has = s.node_has.map_or_else(|| "not reached".into(), |has| format!("has {has}"));
     line("supplements", format!("{} signed, the node here {has}", s.steps))?;
     line("invites", format!("{} open, {} wait for approval", s.invites, s.waiting))?;
@@ -225,11 +242,13 @@ fn members(common: &CommonOptions) -> Result<()> {
     if common.json {
         return Ok(output::json("members", &all)?);
     }
-    let mut table = TextTable::new(&["name", "address", "ipv4", "groups", "until"]);
+    let mut table = TextTable::new(&["name", "addresses", "ipv4", "groups", "until"]);
     for member in &all {
         let ipv4 = member.ipv4.clone().unwrap_or_else(|| "-".into());
         let (groups, until) = (member.groups.join(" "), utc(member.expires_unix_s));
-        table.row(plain([member.name.clone(), member.address.clone(), ipv4, groups, until]));
+        let addresses: Vec<&str> =
+            core::iter::once(&member.address).chain(&member.second).map(|at| &**at).collect();
+        table.row(plain([member.name.clone(), addresses.join(" "), ipv4, groups, until]));
     }
     table.print()?;
     output::line(&counted(all.len(), "member"))?;

@@ -2,17 +2,18 @@
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::{Address, Time};
 
-use crate::mandate::MandateId;
+use crate::mandate::{Mandate, MandateId};
+use crate::names::NameNumbers;
 use crate::reckoning::TrustedClock;
 use crate::register::{Register, StepEffect, StepRejection};
 use crate::supplement::Supplement;
-use crate::{List, ListContent, ListRejection, Member, Policy, fold};
+use crate::{DoorEndpoint, List, ListContent, ListRejection, Member, Policy, fold};
 
 /// Maximum time in seconds by which a list may seem to be issued in the future, since clocks
 /// differ.
@@ -53,6 +54,8 @@ pub struct Directory {
     admitted: Vec<Arc<Member>>,
     /// Keys of members whose names differ from an earlier member's only in upper and lower case.
     nameless: BTreeSet<PublicKey>,
+    /// Other names for members to which two registrars gave one name at once.
+    aliases: BTreeMap<PublicKey, String>,
     reckoning: TrustedClock,
 }
 
@@ -67,6 +70,7 @@ impl Directory {
             registers: BTreeMap::new(),
             admitted: Vec::new(),
             nameless: BTreeSet::new(),
+            aliases: BTreeMap::new(),
             reckoning: TrustedClock::NEW,
         }
     }
@@ -134,6 +138,40 @@ impl Directory {
                 None => Register::new(mandate.clone()),
             };
             self.registers.insert(id, register);
+        }
+        // Registrars made by others stay if the chains still say so.
+        for (id, register) in older {
+            self.registers.entry(id).or_insert(register);
+        }
+    }
+
+    /// Ids of the list's own mandates.
+    fn first_ids(&self) -> BTreeSet<MandateId> {
+        let mandates = self.list.iter().flat_map(|list| &list.content().mandates);
+        mandates.map(Mandate::id).collect()
+    }
+
+    /// Keeps one register for each mandate of the list, and for each registrar that one of these
+    /// made. The list outranks: a revoked key, or the key of another mandate, makes no registrar.
+    fn keep_delegated(&mut self) {
+        let Some(content) = self.list.as_ref().map(List::content) else { return };
+        let first = self.first_ids();
+        let is_free = |key: &PublicKey| {
+            let mut mandates = content.mandates.iter();
+            !content.is_revoked(key) && !mandates.any(|mandate| mandate.key == *key)
+        };
+        let mut wanted: BTreeMap<MandateId, Mandate> = BTreeMap::new();
+        for made in self.registers.values().filter(|r| first.contains(&r.id())) {
+            for mandate in made.delegated().filter(|mandate| is_free(&mandate.key)) {
+                wanted.entry(mandate.id()).or_insert_with(|| (**mandate).clone());
+            }
+        }
+        self.registers.retain(|id, register| {
+            first.contains(id)
+                || wanted.get(id).is_some_and(|mandate| mandate == register.mandate())
+        });
+        for (id, mandate) in wanted {
+            self.registers.entry(id).or_insert_with(|| Register::new(mandate));
         }
     }
 
@@ -222,27 +260,34 @@ impl Directory {
     }
 
     /// Computes the admitted members. The list takes precedence: a revoked key is no member, and
-    /// names, keys, addresses and endpoints of the list are taken. Among registers, the one with
-    /// the smaller id takes precedence.
+    /// names, keys, addresses and endpoints of the list are taken. Then come the registers of its
+    /// mandates, and then those of registrars that others made; in each group the one with the
+    /// smaller id. All nodes have the same order, whatever arrives first.
     fn admit(&mut self) {
+        self.keep_delegated();
         self.admitted.clear();
         self.nameless.clear();
+        let first = self.first_ids();
         let Some(content) = self.list.as_ref().map(List::content) else { return };
         let mut taken = UniqueClaims::default();
         for signed in &content.members {
             taken.reserve(&signed.member);
         }
-        for member in self.registers.values().flat_map(Register::members_by_age) {
+        let (first, made): (Vec<_>, Vec<_>) =
+            self.registers.values().partition(|register| first.contains(&register.id()));
+        for member in first.into_iter().chain(made).flat_map(Register::members_by_age) {
             if !content.is_revoked(&member.key) && taken.take(member) {
                 self.admitted.push(member.clone());
             }
         }
+        self.aliases = aliases(content, &self.admitted);
         // The list has no order in time: its routers come first, then lower addresses.
         let mut all: Vec<&Member> = content.members.iter().map(|signed| &signed.member).collect();
         all.sort_by_key(|member| (!member.address.is_router(), member.address));
         let mut names = BTreeSet::new();
         for member in all.into_iter().chain(self.admitted.iter().map(|member| &**member)) {
-            if !names.insert(fold(&member.name)) {
+            let shown = self.aliases.get(&member.key).unwrap_or(&member.name);
+            if !names.insert(fold(shown)) {
                 self.nameless.insert(member.key);
             }
         }
@@ -255,10 +300,47 @@ impl Directory {
         self.nameless.contains(key)
     }
 
+    /// The name under which a member is shown: its own, or another one if an earlier member has
+    /// exactly this name. Two registrars that give one name at once leave two such members.
+    pub fn shown_name<'a>(&'a self, member: &'a Member) -> &'a str {
+        self.aliases.get(&member.key).unwrap_or(&member.name)
+    }
+
+    /// The other name under which the member with this key is shown, if there is one.
+    pub fn alias_of(&self, key: &PublicKey) -> Option<&str> {
+        self.aliases.get(key).map(String::as_str)
+    }
+
+    /// The mandate whose registrar made the registrar with this mandate; `None` for a mandate of
+    /// the list.
+    pub fn parent_of(&self, id: &MandateId) -> Option<MandateId> {
+        let is_first = self.first_ids().contains(id);
+        let made = |r: &&Register| r.delegated().any(|mandate| mandate.id() == *id);
+        self.registers().find(made).map(Register::id).filter(|_| !is_first)
+    }
+
     /// True if the list itself has a member with this key, so that the authority vouches for its
     /// endpoint. Other members come from registrars.
     pub fn is_in_list(&self, key: &PublicKey) -> bool {
         self.versions.contains_key(key)
+    }
+
+    /// True if the address is one of the network's own: of hosts, or of networks behind them. No
+    /// endpoint lies there, since packets to it would travel inside packets to it.
+    pub fn is_inside(&self, ip: IpAddr) -> bool {
+        let Some(content) = self.list.as_ref().map(List::content) else { return false };
+        let ipv4 = content.mandates.iter().filter_map(|mandate| mandate.ipv4.as_ref());
+        let behind = self.listed().flat_map(|member| &member.prefixes);
+        content.overlay.iter().chain(ipv4).chain(behind).any(|prefix| prefix.holds(ip))
+    }
+
+    /// Endpoints of the registrar with this key, best first: the newest signed ones that lie
+    /// outside the network. Empty if the list says none.
+    pub fn door_of(&self, registrar: &PublicKey) -> Vec<DoorEndpoint> {
+        let own = |register: &&Register| register.mandate().key == *registrar;
+        let all = self.registers().find(own).map(Register::door).unwrap_or_default();
+        let inside = |at: &DoorEndpoint| at.address().is_some_and(|at| self.is_inside(at.ip()));
+        all.iter().filter(|at| !inside(at)).cloned().collect()
     }
 
     /// The last accepted list, fresh or not.
@@ -352,7 +434,28 @@ impl Directory {
     }
 }
 
-/// Names, keys, addresses and endpoints in use.
+/// Other names for admitted members of which an earlier one has exactly the same name. A number is
+/// appended, so that no look-up of a name leads to the later member by mistake.
+fn aliases(content: &ListContent, admitted: &[Arc<Member>]) -> BTreeMap<PublicKey, String> {
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    let twins: Vec<_> = admitted.iter().filter(|member| !names.insert(&member.name)).collect();
+    if twins.is_empty() {
+        return BTreeMap::new();
+    }
+    let listed = content.members.iter().map(|signed| &signed.member);
+    let all = listed.chain(admitted.iter().map(|member| &**member));
+    let mut used: BTreeSet<String> = all.map(|member| fold(&member.name)).collect();
+    let (mut aliases, mut numbers) = (BTreeMap::new(), NameNumbers::default());
+    for twin in twins {
+        if let Some(name) = numbers.number(&twin.name, |name| used.contains(&fold(name))) {
+            used.insert(fold(&name));
+            aliases.insert(twin.key, name);
+        }
+    }
+    aliases
+}
+
+/// Keys, addresses and endpoints in use, and the names of the list.
 #[derive(Default)]
 struct UniqueClaims<'a> {
     names: BTreeSet<&'a str>,
@@ -363,8 +466,8 @@ struct UniqueClaims<'a> {
 }
 
 impl<'a> UniqueClaims<'a> {
-    /// Reserves a member's name, key, addresses and endpoint. Returns false if one is already in
-    /// use.
+    /// Reserves a member's key, addresses and endpoint. Returns false if one is already in use, or
+    /// if a member of the list has the name.
     fn take(&mut self, member: &'a Member) -> bool {
         let Member { name, key, ipv4, endpoint, .. } = member;
         let has = self.names.contains(name.as_str())
@@ -373,7 +476,7 @@ impl<'a> UniqueClaims<'a> {
             || ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4))
             || endpoint.is_some_and(|at| self.endpoints.contains(&at));
         if !has {
-            self.reserve(member);
+            self.reserve_rest(member);
         }
         !has
     }
@@ -381,8 +484,12 @@ impl<'a> UniqueClaims<'a> {
     /// Reserves what a member has, even if some of it is in use: two members of the list may have
     /// one endpoint.
     fn reserve(&mut self, member: &'a Member) {
-        let Member { name, key, ipv4, endpoint, .. } = member;
-        self.names.insert(name);
+        self.names.insert(&member.name);
+        self.reserve_rest(member);
+    }
+
+    fn reserve_rest(&mut self, member: &'a Member) {
+        let Member { key, ipv4, endpoint, .. } = member;
         self.halves.insert(key.dh);
         self.addresses.extend(member.addresses().iter());
         self.ipv4s.extend(ipv4);

@@ -33,6 +33,7 @@ mod circuits;
 mod codec;
 mod cover;
 mod directory;
+mod door;
 mod error;
 mod exchange;
 mod fetch;
@@ -66,6 +67,7 @@ pub use circuits::{CircuitMode, CircuitRules, CircuitText, RuleSubject};
 pub use codec::{NAME_MAX, is_name};
 pub use cover::{TIER_NAME_MAX, TIERS_MAX, Tier, TierText, Tiers, check_cover};
 pub use directory::{CLOCK_SKEW_S, Directory, Freshness, ListMark};
+pub use door::{DNS_NAME_MAX, DOOR_ENDPOINTS_MAX, DoorEndpoint, dns_place, is_dns_name};
 pub use error::{EntryError, Error, ListRejection};
 pub use exchange::{ExchangeStats, ListExchange, ListVerdict, ReceivedList};
 pub use fields::{FIELDS_MAX, Field};
@@ -84,12 +86,14 @@ pub use member::{
 };
 pub use mesh::neighbours;
 pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
-pub use names::{BadName, check_new_name, fold};
+pub use names::{BadName, check_new_name, fold, numbered};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use preset::{NetworkPreset, Preset};
 pub use recent::FlowCache;
-pub use register::{MandateViolation, Register, STEPS_MAX, StepEffect, StepRejection};
+pub use register::{
+    MandateRemainder, MandateViolation, Register, STEPS_MAX, StepEffect, StepRejection,
+};
 pub use rotation::{SecretRotation, SecretsToStore};
 pub use secrets::{RotationStage, SecretChange, SecretName, SecretNames};
 pub use span::span;

@@ -25,7 +25,7 @@ use shoal_crypto::{PublicKey, kdf};
 use shoal_wire::{Address, ParseError, Reader};
 
 use crate::codec::{name, put_name};
-use crate::{Error, GROUPS_MAX, Prefix, is_name};
+use crate::{Error, GROUPS_MAX, Prefix, door, is_name};
 pub use rights::{MandateRights, NumberRange, ROUTERS_MAX, RouterRange};
 
 /// Maximum number of mandates in a list.
@@ -67,6 +67,11 @@ impl HostRange {
     /// True if `address` is in the range.
     pub fn holds(&self, address: Address) -> bool {
         address.router == self.router && (self.first..=self.last).contains(&address.host)
+    }
+
+    /// True if all addresses of `other` are in the range.
+    pub(crate) fn covers(&self, other: &HostRange) -> bool {
+        self.router == other.router && self.first <= other.first && other.last <= self.last
     }
 
     fn overlaps(&self, other: &HostRange) -> bool {
@@ -168,6 +173,10 @@ impl Mandate {
             return wrong("a mandate's key is invalid");
         }
         self.rights.check()?;
+        let inside = |ip| self.ipv4.is_some_and(|prefix| prefix.holds(ip));
+        if door::is_any_inside(&self.rights.door, inside) {
+            return wrong("a registrar's endpoint is outside the network's IPv4 addresses");
+        }
         Ok(self)
     }
 
@@ -198,6 +207,17 @@ impl Mandate {
         out.extend_from_slice(&self.most.to_be_bytes());
         out.extend_from_slice(&self.longest_s.to_be_bytes());
         out.extend_from_slice(&self.until_unix_s.to_be_bytes());
+    }
+
+    /// Appends the mandate with its rights, as one registrar gives it to another.
+    pub(crate) fn put_delegated(&self, out: &mut Vec<u8>) {
+        self.put(out);
+        self.rights.put(out);
+    }
+
+    /// Reads a mandate that one registrar gives to another.
+    pub(crate) fn read_delegated(reader: &mut Reader<'_>) -> Result<Mandate, Error> {
+        Mandate::read(reader, MandateFormat::Second)
     }
 
     fn read(reader: &mut Reader<'_>, format: MandateFormat) -> Result<Mandate, Error> {
@@ -302,6 +322,12 @@ pub(crate) fn check_all(all: &[Mandate]) -> Result<(), Error> {
     if all.len() > MANDATES_MAX {
         return Err(Error::Range("a list has at most 16 mandates"));
     }
+    let made: usize = all.iter().map(|mandate| usize::from(mandate.rights.registrars)).sum();
+    if all.len() + made > MANDATES_MAX {
+        return Err(Error::Range(
+            "mandates, and the registrars that they may make, are at most 16 together",
+        ));
+    }
     let (mut names, mut keys) = (BTreeSet::new(), BTreeSet::new());
     for (i, mandate) in all.iter().enumerate() {
         let wrong = |why| Err(Error::Mandate { name: mandate.name.clone(), why });
@@ -311,31 +337,34 @@ pub(crate) fn check_all(all: &[Mandate]) -> Result<(), Error> {
         if !keys.insert(mandate.key) {
             return wrong("the key is also that of another mandate");
         }
-        for other in &all[..i] {
-            let both = |range: &HostRange| other.hosts.iter().any(|theirs| range.overlaps(theirs));
-            if mandate.hosts.iter().any(both)
-                || meets_numbers(mandate, other)
-                || meets_numbers(other, mandate)
-            {
-                return wrong("the hosts overlap another mandate's");
-            }
-            let shared = |range: &RouterRange| {
-                let inside = |hosts: &HostRange| range.holds(hosts.router);
-                other.rights.routers.iter().any(|theirs| range.overlaps(theirs))
-                    || other.hosts.iter().any(inside)
-            };
-            let theirs = |hosts: &HostRange| other.rights.may_number(hosts.router);
-            if mandate.rights.routers.iter().any(shared) || mandate.hosts.iter().any(theirs) {
-                return wrong("the routers overlap another mandate's routers or hosts");
-            }
-            if let (Some(ours), Some(theirs)) = (mandate.ipv4, other.ipv4)
-                && (ours.covers(&theirs) || theirs.covers(&ours))
-            {
-                return wrong("the IPv4 addresses overlap another mandate's");
-            }
+        if let Some(why) = all[..i].iter().find_map(|other| overlap(mandate, other)) {
+            return wrong(why);
         }
     }
     Ok(())
+}
+
+/// The addresses that two mandates share, in words; `None` if they share none.
+pub(crate) fn overlap(mandate: &Mandate, other: &Mandate) -> Option<&'static str> {
+    let both = |range: &HostRange| other.hosts.iter().any(|theirs| range.overlaps(theirs));
+    if mandate.hosts.iter().any(both)
+        || meets_numbers(mandate, other)
+        || meets_numbers(other, mandate)
+    {
+        return Some("the hosts overlap another mandate's");
+    }
+    let shared = |range: &RouterRange| {
+        let inside = |hosts: &HostRange| range.holds(hosts.router);
+        other.rights.routers.iter().any(|theirs| range.overlaps(theirs))
+            || other.hosts.iter().any(inside)
+    };
+    let theirs = |hosts: &HostRange| other.rights.may_number(hosts.router);
+    if mandate.rights.routers.iter().any(shared) || mandate.hosts.iter().any(theirs) {
+        return Some("the routers overlap another mandate's routers or hosts");
+    }
+    let (ours, theirs) = mandate.ipv4.zip(other.ipv4)?;
+    let is_shared = ours.covers(&theirs) || theirs.covers(&ours);
+    is_shared.then_some("the IPv4 addresses overlap another mandate's")
 }
 
 /// True if hosts of the second mandate may get a host number of the first one.

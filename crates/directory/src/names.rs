@@ -3,6 +3,7 @@
 //! DNS ignores case, and a dot at the end of a name. So two texts that [`fold`] to the same text
 //! are one name everywhere: at registrars, in look-ups, in DNS.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::is_name;
@@ -28,9 +29,51 @@ const RESERVED: [&str; 13] = [
 /// With a search domain, every machine would look up a node of such a name.
 const SERVICES: [&str; 4] = ["ip6-localhost", "ip6-loopback", "isatap", "wpad"];
 
+/// Greatest number behind a name.
+const NUMBER_MAX: u32 = 65_536;
+/// Length of the greatest number behind a name, with its hyphen.
+const NUMBER_LEN: usize = 6;
+
 /// The name for comparison: ASCII lower case, without one dot at the end.
 pub fn fold(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// `base` with the least number behind it, from 2 on, that makes a name of which `is_taken` is
+/// false; `None` if 65,535 of them are taken.
+pub fn numbered(base: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
+    (2..=NUMBER_MAX).map(|n| with_number(base, n)).find(|name| !is_taken(name))
+}
+
+fn with_number(base: &str, n: u32) -> String {
+    let end = format!("-{n}");
+    let room = crate::NAME_MAX - end.len();
+    format!("{}{end}", base.chars().take(room).collect::<String>())
+}
+
+/// Numbers for many names. Long names that differ only at the end get the same shortened names with
+/// a number. So each number is tried once for all of them: a registrar that gives thousands of such
+/// names costs no quadratic time.
+#[derive(Debug, Default)]
+pub(crate) struct NameNumbers {
+    /// The next number to try, by the part of the name that every number leaves.
+    next: BTreeMap<String, u32>,
+}
+
+impl NameNumbers {
+    /// Like [`numbered`], with the numbers that were not tried yet.
+    pub(crate) fn number(&mut self, base: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
+        let least = base.chars().take(crate::NAME_MAX - NUMBER_LEN).collect::<String>();
+        let next = self.next.entry(fold(&least)).or_insert(2);
+        while *next <= NUMBER_MAX {
+            let name = with_number(base, *next);
+            *next += 1;
+            if !is_taken(&name) {
+                return Some(name);
+            }
+        }
+        None
+    }
 }
 
 /// Reasons why a text can't become the name of a node. Nodes that already have such a name keep it.
@@ -98,6 +141,26 @@ mod tests {
         assert_eq!(fold("a.B-c_D"), "a.b-c_d");
         // DNS has no names with two dots at the end, so they stay different.
         assert_ne!(fold("r1.."), fold("r1"));
+    }
+
+    #[test]
+    fn many_long_names_with_one_beginning_cost_one_look_each() {
+        let tried = core::cell::Cell::new(0);
+        let (mut used, mut numbers) = (std::collections::BTreeSet::new(), NameNumbers::default());
+        for n in 10_000..12_000 {
+            let base = format!("{}{n}", "x".repeat(58));
+            let is_taken = |name: &str| {
+                tried.set(tried.get() + 1);
+                used.contains(name)
+            };
+            let name = numbers.number(&base, is_taken).unwrap();
+            assert!(name.len() <= 63 && used.insert(name));
+        }
+        assert_eq!(tried.get(), 2_000);
+        // A name that is in use already is skipped.
+        let is_taken = |name: &str| name == "bob-2";
+        assert_eq!(numbers.number("bob", is_taken).as_deref(), Some("bob-3"));
+        assert_eq!(numbers.number("BOB", is_taken).as_deref(), Some("BOB-4"));
     }
 
     #[test]

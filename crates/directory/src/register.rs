@@ -12,6 +12,7 @@
 //! of arrival. So nodes with the same steps have the same members. A member outside the mandate's
 //! limits is never accepted.
 
+mod registrars;
 mod table;
 
 use core::fmt;
@@ -25,7 +26,8 @@ use crate::directory::CLOCK_SKEW_S;
 use crate::mandate::{Mandate, MandateId};
 use crate::span::span;
 use crate::supplement::{Step, StepEntry, Supplement};
-use crate::{CircuitRole, Member, is_callable, is_host};
+use crate::{CircuitRole, DoorEndpoint, Member, door, is_callable, is_host};
+pub use registrars::MandateRemainder;
 use table::MemberTable;
 
 /// Maximum number of steps of a chain. After that the authority adopts the members and signs
@@ -99,6 +101,22 @@ pub enum MandateViolation {
     Most,
     /// The removed key is no member of the mandate.
     Stranger,
+    /// The registrar may state no endpoints, or one of them is invalid or inside the network.
+    Door,
+    /// The endpoints were stated less than an hour before.
+    DoorSoon,
+    /// The mandate has made as many registrars as it may.
+    Registrars,
+    /// A registrar that another one made would make registrars.
+    SubRegistrar,
+    /// The key of a new registrar is this one's, another registrar's or a member's.
+    RegistrarKey,
+    /// A new registrar would get more than this one has left.
+    Exceeds,
+    /// The address, number or IPv4 address is another registrar's, or a member's already.
+    Given,
+    /// The withdrawn registrar is none that this one made.
+    NoRegistrar,
 }
 
 impl fmt::Display for MandateViolation {
@@ -134,6 +152,26 @@ impl fmt::Display for MandateViolation {
             MandateViolation::TakenEndpoint => "two members have the same endpoint",
             MandateViolation::Most => "the mandate has admitted as many keys as it may",
             MandateViolation::Stranger => "the removed key is no member of this mandate",
+            MandateViolation::Door => {
+                "the mandate lets the registrar state no endpoints, or one can't be called or is \
+                 one of the mandate's IPv4 addresses"
+            }
+            MandateViolation::DoorSoon => "the registrar's endpoints changed less than an hour ago",
+            MandateViolation::Registrars => "the mandate has made as many registrars as it may",
+            MandateViolation::SubRegistrar => {
+                "a registrar that another one makes may make no registrars"
+            }
+            MandateViolation::RegistrarKey => {
+                "the key of a new registrar is that of another registrar or of a member"
+            }
+            MandateViolation::Exceeds => {
+                "a new registrar would get addresses, groups, rights, keys or time that the \
+                 mandate does not have, or has no longer"
+            }
+            MandateViolation::Given => {
+                "an address or a router's number belongs to another registrar, or to a member"
+            }
+            MandateViolation::NoRegistrar => "the withdrawn registrar is none of this mandate",
         })
     }
 }
@@ -234,6 +272,18 @@ impl Register {
     /// Families ever given, folded by [`crate::fold`].
     pub fn families(&self) -> &BTreeSet<String> {
         self.table.families()
+    }
+
+    /// Endpoints of the registrar: the newest that it signed, or else the mandate's. Empty if the
+    /// list says none.
+    pub fn door(&self) -> &[DoorEndpoint] {
+        self.table.door().unwrap_or(&self.mandate.rights.door)
+    }
+
+    /// Earliest time at which the registrar may state other endpoints, in seconds since 1970;
+    /// `None` if it may state none.
+    pub fn next_door_unix_s(&self) -> Option<u64> {
+        (!self.mandate.rights.door.is_empty()).then(|| self.table.next_door_unix_s())
     }
 
     /// True if this key was admitted and then removed.
@@ -389,6 +439,15 @@ impl Register {
         for entry in &step.entries {
             match entry {
                 StepEntry::Removed(digest) => self.table.remove(*digest, at)?,
+                StepEntry::Door(endpoints) => {
+                    self.permits_door(endpoints)?;
+                    self.table.set_door(endpoints, at)?;
+                }
+                StepEntry::Registrar(mandate) => {
+                    self.permits_registrar(mandate)?;
+                    self.table.delegate(mandate);
+                }
+                StepEntry::Withdrawn(id) => self.table.withdraw(id)?,
                 StepEntry::Member(member) => {
                     self.permits(member, at)?;
                     self.table.put(member, at, &self.mandate)?;
@@ -396,6 +455,15 @@ impl Register {
             }
         }
         Ok(())
+    }
+
+    /// Checks endpoints of the registrar against the mandate.
+    fn permits_door(&self, endpoints: &[DoorEndpoint]) -> Result<(), MandateViolation> {
+        let inside = |ip| self.mandate.ipv4.is_some_and(|prefix| prefix.holds(ip));
+        let is_refused = self.mandate.rights.door.is_empty()
+            || !door::is_valid(endpoints)
+            || door::is_any_inside(endpoints, inside);
+        if is_refused { Err(MandateViolation::Door) } else { Ok(()) }
     }
 
     /// Checks a descriptor signed at this time against the mandate.
@@ -408,13 +476,17 @@ impl Register {
             || !member.prefixes.is_empty()
             || member.carrier.exit
             || !member.unknown.is_empty()
-            || member.key == mandate.key;
+            || member.key == mandate.key
+            || self.table.delegations().iter().any(|made| made.mandate.key == member.key);
         if beyond {
             return Err(MandateViolation::Beyond);
         }
         match member.address.is_router() {
             true => self.permits_router(member)?,
             false => self.permits_host(member)?,
+        }
+        if member.addresses().iter().any(|address| self.is_delegated(address, member.ipv4)) {
+            return Err(MandateViolation::Given);
         }
         let may_give = |ip: IpAddr| mandate.ipv4.is_some_and(|prefix| prefix.holds(ip));
         if member.ipv4.is_some_and(|ipv4| !is_host(&ipv4) || !may_give(ipv4.into())) {
@@ -473,6 +545,10 @@ impl Register {
     }
 }
 
+#[cfg(test)]
+mod door_tests;
+#[cfg(test)]
+mod registrar_tests;
 #[cfg(test)]
 mod router_tests;
 #[cfg(test)]

@@ -5,6 +5,9 @@
 //! entry  = kind 1 | length 2 | value
 //!          1 a member's descriptor without its signature: added, or renewed
 //!          2 BLAKE3 of a member's key: removed for good
+//!          3 the registrar's endpoints from now on (`door.rs`)
+//!          4 a mandate with its rights: another registrar that has this part of the mandate
+//!          5 id of such a mandate: withdrawn for good
 //! ```
 //!
 //! `previous` is the BLAKE3 of the last supplement without its signature; for the first it is the
@@ -15,8 +18,8 @@ use shoal_crypto::{Identity, PublicKey, hash};
 use shoal_wire::{ParseError, Reader};
 
 use crate::codec::magic;
-use crate::mandate::MandateId;
-use crate::{Error, Member};
+use crate::mandate::{Mandate, MandateId};
+use crate::{DoorEndpoint, Error, Member, door};
 
 /// Maximum length of a supplement in bytes: it must fit in one message between neighbours.
 pub const SUPPLEMENT_LEN_MAX: usize = 1_024;
@@ -35,6 +38,12 @@ pub enum StepEntry {
     Member(Box<Member>),
     /// Removes for good the member whose key has this digest.
     Removed([u8; 32]),
+    /// Endpoints at which the registrar is called from now on, best first.
+    Door(Vec<DoorEndpoint>),
+    /// Makes another registrar, with a part of the mandate that is this one's no longer.
+    Registrar(Box<Mandate>),
+    /// Withdraws a registrar that this one made; its memberships end.
+    Withdrawn(MandateId),
 }
 
 impl StepEntry {
@@ -84,6 +93,9 @@ impl Step {
             let (kind, value) = match entry {
                 StepEntry::Member(member) => (1, member.body()?),
                 StepEntry::Removed(digest) => (2, digest.to_vec()),
+                StepEntry::Door(endpoints) => (3, door_value(endpoints)?),
+                StepEntry::Registrar(mandate) => (4, registrar_value(mandate)?),
+                StepEntry::Withdrawn(id) => (5, id.0.to_vec()),
             };
             let len = u16::try_from(value.len());
             let len = len.map_err(|_| Error::Range("a supplement has at most 1024 bytes"))?;
@@ -171,10 +183,34 @@ fn entry(reader: &mut Reader<'_>) -> Result<StepEntry, Error> {
     let entry = match kind {
         1 => StepEntry::Member(Box::new(Member::read(&mut value)?)),
         2 => StepEntry::Removed(value.array(WHAT)?),
+        3 => StepEntry::Door(door::read_all(&mut value)?),
+        4 => StepEntry::Registrar(Box::new(Mandate::read_delegated(&mut value)?)),
+        5 => StepEntry::Withdrawn(MandateId(value.array(WHAT)?)),
         value => return Err(ParseError::Unknown { what: WHAT, value: value.into() }.into()),
     };
     value.finish(WHAT)?;
     Ok(entry)
+}
+
+/// The value of an entry with these endpoints.
+fn door_value(endpoints: &[DoorEndpoint]) -> Result<Vec<u8>, Error> {
+    if !door::is_valid(endpoints) {
+        return Err(Error::Range("a registrar has 1 to 3 different endpoints that can be called"));
+    }
+    let mut out = Vec::new();
+    door::put_all(&mut out, endpoints);
+    Ok(out)
+}
+
+/// The value of an entry that makes a registrar.
+fn registrar_value(mandate: &Mandate) -> Result<Vec<u8>, Error> {
+    let checked = mandate.clone().checked()?;
+    if checked != *mandate {
+        return Err(Error::Range("a mandate's sets are sorted"));
+    }
+    let mut out = Vec::new();
+    mandate.put_delegated(&mut out);
+    Ok(out)
 }
 
 fn labelled(body: &[u8]) -> Vec<u8> {

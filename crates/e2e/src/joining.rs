@@ -256,6 +256,16 @@ impl JoiningNetwork {
         all.iter().map(|member| member["name"].as_str().unwrap().to_owned()).collect()
     }
 
+    /// Overlay addresses of one of the registrar's members, the first one first.
+    #[track_caller]
+    pub fn addresses(&self, name: &str) -> Vec<String> {
+        let members = self.ask(&["registrar", "members"]).expect("the registrar runs");
+        let all = members["members"].as_array().unwrap();
+        let member = all.iter().find(|member| member["name"] == name).expect("a member");
+        let both = [&member["address"], &member["second"]];
+        both.into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
     /// True if one node reaches another.
     pub fn pings(&self, from: &str, to: &str) -> bool {
         let config = self.path(from).join("node.toml");

@@ -13,6 +13,8 @@
 //! worker's data path leaves go through [`CellHandoff`]. Control sends orders to workers; workers
 //! send notes to control.
 
+mod notes;
+
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -28,12 +30,13 @@ use crate::cells::{
     CELL_AT, CellLayout, InboundCells, PLAIN_AT, address_cell, is_congested, is_direct, source,
     unseal,
 };
-use crate::clear::{ClearCells, ClearCounts};
+use crate::clear::ClearCounts;
 use crate::edge::{EdgeConfig, EdgeOutput};
 use crate::numbers::PacketNumbers;
 use crate::sequence::PacketReordering;
 use crate::shared::cell_packets;
 use crate::units::HiddenRoute;
+pub use notes::{EdgeNote, HostTraffic};
 
 /// Number of packets behind the first ones of their cells that one batch delivers; further ones are
 /// dropped. Four messages of 64 kB with packets of programs have fewer. A member could otherwise
@@ -50,29 +53,6 @@ pub enum EdgeOrder<A> {
         host: HostId,
         address: Address,
     },
-}
-
-/// An observation of a worker for control, at most once per batch.
-#[derive(Clone, Copy, Debug)]
-pub enum EdgeNote {
-    Session(shoal_session::SessionUse),
-    Host { host: HostId, what: HostTraffic },
-    Clear { host: HostId, clear: ClearCells },
-}
-
-/// Traffic with a host that a worker observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostTraffic {
-    /// Cells to the host went through routers.
-    Routed,
-    /// Cells to the host went over a direct link.
-    Direct,
-    /// Cells of the host came over a direct link.
-    Heard,
-    /// Cells to the host could not be sealed: it needs a session.
-    Unsealed,
-    /// The host's newest cell came from this one of its two addresses, and answers go there.
-    Source(Address),
 }
 
 /// Hands cells to the worker that can finish them. Each method returns false if the cell was not
@@ -415,24 +395,6 @@ impl EdgeWorker {
         }
     }
 
-    fn note(&mut self, host: HostId, what: HostTraffic) {
-        use HostTraffic::{Heard, Source, Unsealed};
-        let wanted = self.is_asked || matches!(what, Heard | Unsealed | Source(_));
-        if wanted && !self.seen.contains(&(host, what)) {
-            self.seen.push((host, what));
-        }
-    }
-
-    /// Counts cells that left outside circuits.
-    pub(crate) fn note_clear(&mut self, host: HostId, cells: usize) {
-        let cells = cells as u64;
-        let more = match self.book.is_hidden(host) {
-            true => ClearCells { since_hidden: cells, before: 0 },
-            false => ClearCells { since_hidden: 0, before: cells },
-        };
-        self.clear.add(host, more);
-    }
-
     /// The IP packets among the cells that were opened last, in their order.
     pub fn arrivals(&self) -> &[PacketArrival] {
         &self.arrived
@@ -595,25 +557,6 @@ impl EdgeWorker {
             self.note(host, HostTraffic::Heard);
         }
         Ok(host)
-    }
-
-    /// Gives control the notes since the last call. Notes that `tell` refuses are kept for the next
-    /// call. Returns true if all were taken.
-    pub fn tell<C: Ciphers>(
-        &mut self,
-        shard: &mut SessionShard<C>,
-        mut tell: impl FnMut(EdgeNote) -> bool,
-    ) -> bool {
-        let all = shard.tell(|note| tell(EdgeNote::Session(note)));
-        self.seen.retain(|&(host, what)| !tell(EdgeNote::Host { host, what }));
-        let is_told = self.clear.tell(|host, clear| tell(EdgeNote::Clear { host, clear }));
-        all && self.seen.is_empty() && is_told
-    }
-
-    /// Takes the next note about a host.
-    pub(crate) fn poll_note(&mut self) -> Option<EdgeNote> {
-        let seen = self.seen.pop().map(|(host, what)| EdgeNote::Host { host, what });
-        seen.or_else(|| self.clear.pop().map(|(host, clear)| EdgeNote::Clear { host, clear }))
     }
 
     /// Takes the drop counts since the last call.

@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, SigningKey};
 use shoal_directory::{
-    ChainExchange, ChainOutcome, CircuitRole, Directory, HostRange, ListContent, Mandate,
-    MandateRights, Member, Register, RouterRange, Step, StepEffect, StepEntry, Supplement,
+    ChainExchange, ChainOutcome, CircuitRole, Directory, DoorEndpoint, HostRange, ListContent,
+    Mandate, MandateRights, Member, Register, RouterRange, Step, StepEffect, StepEntry, Supplement,
 };
 use shoal_wire::{Address, ChainMessage, LinkId, Time};
 
@@ -18,6 +18,9 @@ static REGISTRAR: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed([7; 
 /// Keys of newcomers.
 static KEYS: LazyLock<Vec<PublicKey>> =
     LazyLock::new(|| (0..8).map(|seed| Identity::from_seed([seed; 32]).public()).collect());
+/// Keys of registrars that the first one makes.
+static SECONDS: LazyLock<Vec<PublicKey>> =
+    LazyLock::new(|| (20..24).map(|seed| Identity::from_seed([seed; 32]).public()).collect());
 /// Domain separation of the registrar's signatures.
 const LABEL: &[u8] = b"shoal supplement 1";
 
@@ -27,7 +30,10 @@ fn mandate(most: u32) -> Mandate {
         serial: 2,
         key: REGISTRAR.public(),
         groups: vec!["staff".into()],
-        hosts: vec![HostRange { router: 1, first: 100, last: 107 }],
+        hosts: vec![
+            HostRange { router: 1, first: 100, last: 107 },
+            HostRange { router: 7, first: 100, last: 103 },
+        ],
         ipv4: "10.9.0.0/29".parse().ok(),
         most,
         longest_s: 1_000,
@@ -40,6 +46,8 @@ fn mandate(most: u32) -> Mandate {
             relay: true,
             cover: true,
             tiers: vec!["home".into()],
+            door: vec![DoorEndpoint::Named("my.example.org".into(), 7_401)],
+            registrars: 2,
             ..MandateRights::default()
         },
     }
@@ -49,6 +57,17 @@ fn mandate(most: u32) -> Mandate {
 fn entries(bytes: &[u8], at: u64) -> Vec<StepEntry> {
     let entry = |b: &[u8]| {
         let key = KEYS[usize::from(b[1] & 7)];
+        if b[0] & 129 == 128 {
+            let at = DoorEndpoint::At(([10, 9, b[2] & 1, b[3]], u16::from(b[4])).into());
+            let name = DoorEndpoint::Named(["a.org", "a..org"][usize::from(b[5] & 1)].into(), 7);
+            return StepEntry::Door(if b[5] & 2 == 0 { vec![at] } else { vec![at, name] });
+        }
+        if b[0] & 193 == 64 {
+            return StepEntry::Registrar(Box::new(part(b)));
+        }
+        if b[0] & 225 == 32 {
+            return StepEntry::Withdrawn(part(b).id());
+        }
         if b[0] & 1 == 0 {
             return StepEntry::remove(&key);
         }
@@ -69,16 +88,54 @@ fn entries(bytes: &[u8], at: u64) -> Vec<StepEntry> {
             carrier: CircuitRole::default(),
             unknown: Vec::new(),
         };
-        let member = if b[0] & 8 == 0 { covered(host, b[0]) } else { router(host, b) };
+        let member = match b[0] & 8 == 0 {
+            true => covered(at_two_routers(host, b), b[0]),
+            false => router(host, b),
+        };
         StepEntry::Member(Box::new(member))
     };
     bytes.chunks_exact(6).map(entry).collect()
+}
+
+/// A host with a second address, or without one, by these bytes.
+fn at_two_routers(host: Member, b: &[u8]) -> Member {
+    let router = if b[0] & 128 == 0 { 7 } else { 1 };
+    let second = Address::new(router, 98 + u16::from(b[4] >> 4));
+    Member { second: (b[0] & 64 != 0).then_some(second), ..host }
 }
 
 /// A host with a tier of cover, or without one, by these bits.
 fn covered(host: Member, bits: u8) -> Member {
     let tier = if bits & 32 == 0 { "home" } else { "work" };
     Member { cover: (bits & 16 != 0).then(|| tier.into()), ..host }
+}
+
+/// A part of the mandate for another registrar, and some that no mandate has.
+fn part(b: &[u8]) -> Mandate {
+    let first = 98 + u16::from(b[2] & 15);
+    let rights = MandateRights {
+        routers: vec![RouterRange { first: 4, last: 5 + u32::from(b[4] & 3) }],
+        relay: b[5] & 1 != 0,
+        mix: b[5] & 2 != 0,
+        routers_most: 1,
+        families_most: 1,
+        family: Some("b".into()),
+        registrars: b[5] >> 2 & 1,
+        ..MandateRights::default()
+    };
+    let has_routers = b[5] & 8 != 0;
+    Mandate {
+        name: ["second", "third"][usize::from(b[3] & 1)].into(),
+        serial: 1,
+        key: SECONDS[usize::from(b[1] & 3)],
+        groups: Vec::new(),
+        hosts: vec![HostRange { router: 1, first, last: first + u16::from(b[3] >> 1 & 3) }],
+        ipv4: (b[4] & 4 != 0).then(|| "10.9.0.4/30".parse().ok()).flatten(),
+        most: 1 + u32::from(b[4] >> 3 & 3),
+        longest_s: 1_000 - u32::from(b[5] >> 4),
+        rights: if has_routers { rights } else { MandateRights::default() },
+        ..mandate(6)
+    }
 }
 
 /// A router with a number, an endpoint, a family and rights by these bytes.
@@ -234,14 +291,33 @@ fn check(register: &Register) {
     assert!(register.admitted() <= register.mandate().most as usize);
     assert!(register.routers_given() <= usize::from(rights.routers_most));
     assert!(register.families().len() <= usize::from(rights.families_most));
+    let ipv4 = register.mandate().ipv4;
+    let inside = |at: &DoorEndpoint| {
+        at.address().is_some_and(|at| ipv4.is_some_and(|prefix| prefix.holds(at.ip())))
+    };
+    assert!((1..=3).contains(&register.door().len()) && !register.door().iter().any(inside));
+    assert!(register.door().iter().all(DoorEndpoint::is_callable));
+    let made: Vec<_> = register.delegated().collect();
+    assert!(made.len() <= 2 && made.iter().all(|made| made.rights.registrars == 0));
+    let given: u32 = made.iter().map(|made| made.most).sum();
+    assert!(register.admitted() as u32 + given <= register.mandate().most);
+    let hosts = (90..120).map(|host| Address::new(1, host));
+    for address in hosts.chain((0..9).map(|router| Address::new(router, 0))) {
+        let holders = made.iter().filter(|made| made.may_give(address)).count();
+        let member = register.members().any(|member| member.addresses().has(address));
+        assert!(holders + usize::from(member) <= 1, "{address} belongs to two");
+        assert!(holders == 0 || register.mandate().may_give(address));
+    }
     for member in register.members() {
-        assert!(register.mandate().may_give(member.address) && !register.is_removed(&member.key));
+        let addresses = member.addresses();
+        assert!(addresses.iter().all(|address| register.mandate().may_give(address)));
+        assert!(addresses.check().is_ok() && !register.is_removed(&member.key));
         let (is_router, carrier) = (member.address.is_router(), &member.carrier);
         assert_eq!((is_router, is_router), (carrier.family.is_some(), member.endpoint.is_some()));
         assert!(carrier.mix.is_none() && (is_router || !carrier.relay));
         let twins = register.members().filter(|other| {
             other.name == member.name
-                || other.address == member.address
+                || other.addresses().iter().any(|address| addresses.has(address))
                 || (other.ipv4.is_some() && other.ipv4 == member.ipv4)
                 || (other.endpoint.is_some() && other.endpoint == member.endpoint)
         });
@@ -249,5 +325,5 @@ fn check(register: &Register) {
     }
     let again = register.under(register.mandate().clone());
     assert_eq!((again.len(), again.head()), (register.len(), register.head()));
-    assert!(again.members().eq(register.members()));
+    assert!(again.members().eq(register.members()) && again.door() == register.door());
 }

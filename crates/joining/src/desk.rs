@@ -14,8 +14,11 @@
 //! found by the newcomer's key. So a loss, repetition or crash gives no machine two memberships for
 //! one use of a token. No machine loses a membership that it was granted either.
 
+mod endpoints;
 mod entry;
 mod error;
+mod homes;
+mod joins;
 mod knocks;
 mod members;
 mod moves;
@@ -23,6 +26,7 @@ mod owner;
 mod parts;
 mod places;
 mod pressure;
+mod registrars;
 mod routers;
 mod sources;
 mod tiers;
@@ -36,8 +40,8 @@ use std::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, Rng, Secret, VerifyKey};
 use shoal_directory::{
-    Directory, Freshness, List, ListRejection, Mandate, MandateId, Member, Register, SecretNames,
-    Step, StepEntry, StepRejection, Supplement,
+    Directory, DoorEndpoint, Freshness, List, ListRejection, Mandate, MandateId, Member, Register,
+    SecretNames, Step, StepEntry, StepRejection, Supplement,
 };
 use shoal_session::cookie::Cookies;
 use shoal_wire::{DropReason, Time};
@@ -45,9 +49,9 @@ use shoal_wire::{DropReason, Time};
 use crate::door::Door;
 use crate::invite::DoorSecret;
 use crate::ledger::{Ledger, LedgerTail};
-use crate::messages::{Answer, Grant, JOIN_LABEL, NameRequest, PART_MAX, Refusal, Request};
+use crate::messages::{Answer, Grant, PART_MAX, Refusal, Request};
 use crate::record::{LedgerRecord, StepCause};
-use crate::tokens::{TokenEnd, TokenHash, Tokens};
+use crate::tokens::{TokenHash, Tokens};
 use crate::words::Words;
 pub use error::DeskError;
 use knocks::KnockReplayCache;
@@ -87,7 +91,7 @@ pub struct DeskConfig {
     /// The network secret that newcomers get.
     pub network_secret: Secret<32>,
     /// The registrar's endpoints, as invites name them.
-    pub endpoints: Vec<SocketAddr>,
+    pub endpoints: Vec<DoorEndpoint>,
     /// Duration of memberships. The mandate's limit applies if it is shorter.
     pub membership: Duration,
     /// Maximum age of a list.
@@ -227,6 +231,7 @@ impl<D: Disk> Desk<D> {
         for record in ledger.records {
             desk.recall(record, now, unix_s)?;
         }
+        desk.set_chain();
         Ok(desk)
     }
 
@@ -243,6 +248,7 @@ impl<D: Disk> Desk<D> {
             LedgerRecord::Denied { token, key } => {
                 self.denied.insert((token, key));
             }
+            LedgerRecord::Learnt { supplement } => self.recall_learnt(&supplement, now, unix_s),
             LedgerRecord::Step { cause, key, supplement } => {
                 if let StepCause::Joined(token) = cause {
                     self.tokens.spend(&token);
@@ -266,7 +272,7 @@ impl<D: Disk> Desk<D> {
                     _ => {}
                 }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
-                    Ok(_) => self.chain.push(&step),
+                    Ok(_) => {}
                     // A step under an earlier mandate: the authority took its members over.
                     Err(StepRejection::Foreign) => {}
                     Err(why) => return Err(wrong(why.to_string())),
@@ -292,8 +298,7 @@ impl<D: Disk> Desk<D> {
             self.list = bytes;
             self.mandate = own_mandate(&self.directory, &self.config.identity);
             // Steps that a narrowed mandate no longer allows leave the chain.
-            let steps = self.register().map(Register::steps).unwrap_or_default().to_vec();
-            self.chain.set(&steps);
+            self.set_chain();
         }
         Ok(is_new)
     }
@@ -409,6 +414,9 @@ impl<D: Disk> Desk<D> {
             Request::Router { request, sign, signature } => {
                 self.join_router(at, id, (request, sign), &signature)
             }
+            Request::Registrar { request, sign, signatures } => {
+                self.join_registrar(at, id, (*request, sign), &signatures)
+            }
             Request::Reach(nonce) => self.reach(at, id, nonce),
             Request::Await => self.settle(at, id),
             Request::Part { offset } => return self.part(at.0, id, offset),
@@ -424,85 +432,6 @@ impl<D: Disk> Desk<D> {
             Err(_) => {}
         }
         done.unwrap_or_else(Answer::Refused)
-    }
-
-    fn join(
-        &mut self,
-        at: (Time, u64),
-        id: VisitId,
-        wish: NameRequest,
-        sign: [u8; 32],
-        signature: &[u8; 64],
-    ) -> Result<Answer, Refusal> {
-        let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
-        let key = PublicKey { dh: visit.half, sign };
-        let said = [JOIN_LABEL, visit.channel.binding()].concat();
-        if key.is_weak() || !key.verify(&said, signature) {
-            return Err(Refusal::Key);
-        }
-        (visit.key, visit.wish, visit.router) = (Some(key), wish, None);
-        self.settle(at, id)
-    }
-
-    /// Decides on a request to join.
-    fn settle(&mut self, (now, unix_s): (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
-        let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
-        let (token, words, source) = (visit.token, visit.channel.words(), visit.source());
-        let (key, wish) = (visit.key.ok_or(Refusal::Key)?, visit.wish.clone());
-        let mandate = self.mandate_now(now, unix_s)?;
-        if self.is_removed(&key) || self.is_anothers(&key, unix_s) {
-            return Err(Refusal::Key);
-        }
-        if let Some(answer) = self.granted(id, &key, (now, unix_s)) {
-            return Ok(answer);
-        }
-        let terms = match self.tokens.standing(unix_s, &token) {
-            Some(terms) => terms.map_err(ended)?.clone(),
-            None => return Err(Refusal::Withdrawn),
-        };
-        let router = self.check_kind((&terms.kind, &mandate), id, &key, unix_s)?;
-        if let Some(router) = &router
-            && !self.is_reached(id, router.endpoint)
-        {
-            return self.try_endpoint(now, id, router.endpoint);
-        }
-        let approved = self.approved.get(&(token, key)).cloned();
-        if terms.approve && approved.is_none() {
-            if self.denied.contains(&(token, key)) {
-                return Err(Refusal::NotApproved);
-            }
-            let waiting = PendingApproval { key, name: terms.name.or(wish.name), words };
-            self.waiting.put(now, token, source, waiting)?;
-            return Ok(Answer::Waiting);
-        }
-        if self.holders(unix_s).any(|held| held.key.dh == key.dh && held.key != key) {
-            return Err(Refusal::Key);
-        }
-        // The approved name holds; a later wish of the machine has no effect.
-        let wish = NameRequest { name: approved.unwrap_or(wish.name), ..wish };
-        let naming = self.naming(terms.name, wish, unix_s, (token, key));
-        let expires_unix_s = self.expiry(&mandate, unix_s);
-        let member = match router {
-            None => {
-                let routers = self.routers_for_host(&mandate, (now, unix_s));
-                let place = places::choose(&mandate, self.holders(unix_s), &routers, naming)?;
-                let cover = self.preset_tier(&mandate);
-                let groups = groups(terms.groups, &mandate);
-                Member { cover, ..place.member(key, expires_unix_s, groups) }
-            }
-            Some(router) => {
-                let place = self.place_router(&mandate, naming, (&key, unix_s))?;
-                router.member(place, key, expires_unix_s, terms.groups)
-            }
-        };
-        let entries = vec![StepEntry::Member(Box::new(self.newer(member)))];
-        self.step(StepCause::Joined(token), key, entries, (now, unix_s))
-            .map_err(|e| self.refused(&e))?;
-        self.tokens.spend(&token);
-        self.joined_by.insert(key, token);
-        self.approved.remove(&(token, key));
-        self.stats.joined += 1;
-        self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
     }
 
     /// Members whose names, keys and addresses are taken. Members in the list and of other
@@ -574,20 +503,6 @@ impl<D: Disk> Desk<D> {
         }
         self.visits.progress(id, now, VisitStage::Part(offset));
         Answer::Part { offset, bytes }
-    }
-}
-
-/// Groups of a host: the invite's, or all that the mandate has.
-fn groups(named: Vec<String>, mandate: &Mandate) -> Vec<String> {
-    if named.is_empty() { mandate.groups.clone() } else { named }
-}
-
-/// The refusal for a token that is no longer valid.
-fn ended(why: TokenEnd) -> Refusal {
-    match why {
-        TokenEnd::Spent => Refusal::Spent,
-        TokenEnd::Expired => Refusal::Expired,
-        TokenEnd::Withdrawn => Refusal::Withdrawn,
     }
 }
 

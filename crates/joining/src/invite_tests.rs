@@ -54,7 +54,8 @@ fn every_kind_of_mistake_has_its_own_words() {
     for text in ["", "hello", "SHOAL", "SHOAL:x/0", "SHOAL:01/0"] {
         fails(text, InviteError::NotAnInvite, "no invite found");
     }
-    fails(&good.replace(":1/", ":2/"), InviteError::OtherVersion(2), "update shoal");
+    fails(&good.replace(":1/", ":3/"), InviteError::OtherVersion(3), "update shoal");
+    fails(&good.replace(":1/", ":2/"), InviteError::Mistyped, "mistyped");
     fails("SHOAL:1234/", InviteError::OtherVersion(1_234), "version 1234");
     let letter = InviteError::Letter { at: 100, letter: 'U' };
     fails(&format!("{}U{}", &good[..99], &good[100..]), letter, "character 100");
@@ -73,7 +74,10 @@ fn every_kind_of_mistake_has_its_own_words() {
 
 #[test]
 fn impossible_contents_are_neither_written_nor_read() {
-    let at = |at: &str| Invite { endpoints: vec![at.parse().unwrap()], ..invite(ONE) };
+    let at = |at: &str| {
+        let endpoints = vec![DoorEndpoint::At(at.parse().unwrap())];
+        Invite { endpoints, ..invite(ONE) }
+    };
     for wrong in ["192.0.2.1:0", "0.0.0.0:5", "[::]:5", "224.0.0.1:5", "[ff02::1]:5", "[fe80::1]:5"]
     {
         assert_eq!(at(wrong).to_text().map(|_| ()), Err(ENDPOINT), "{wrong}");
@@ -86,11 +90,37 @@ fn impossible_contents_are_neither_written_nor_read() {
     let mut bytes = from_base32(&good[8..]).unwrap();
     let end = bytes.len() - CHECKSUM_LEN;
     bytes[end - 2..end].fill(0);
-    let sum = checksum(&bytes[..end]);
+    let sum = checksum(HEAD, &bytes[..end]);
     bytes[end..].copy_from_slice(&sum);
     let mut forged = HEAD.to_owned();
     append_base32(&bytes, &mut forged);
     assert_eq!(read(&forged), Err(ENDPOINT));
+}
+
+#[test]
+fn an_invite_with_a_name_has_another_version() {
+    let named = ["my.example.org:7401", "192.0.2.1:7500", "home.example.net:443"];
+    let text = text(&named);
+    assert!(text.starts_with("SHOAL:2/"), "{text}");
+    assert_eq!(read(&text), Ok(invite(&named)));
+    assert_eq!(read(&format!("Hello, {}\nbye", text.to_lowercase())), Ok(invite(&named)));
+    let need = text.len();
+    for have in [9, 11, 12, need - 1] {
+        let cut = read(&text[..have]).unwrap_err();
+        let fits = matches!(cut, InviteError::Truncated { .. } | InviteError::Mistyped);
+        assert!(fits, "{have}: {cut}");
+    }
+    assert_eq!(read(&text.replace(":2/", ":1/")), Err(InviteError::Mistyped));
+    let wrong = if text.ends_with('0') { "1" } else { "0" };
+    assert_eq!(read(&format!("{}{wrong}", &text[..need - 1])), Err(InviteError::Mistyped));
+    let with = |name: &str| {
+        let endpoints = vec![DoorEndpoint::Named(name.into(), 7_401); 2];
+        Invite { endpoints, ..invite(ONE) }.to_text().map(|_| ())
+    };
+    assert_eq!(with("a b"), Err(ENDPOINT));
+    let label = "x".repeat(50);
+    assert_eq!(with(&[&label[..], &label, "org"].join(".")), Ok(()));
+    assert_eq!(with(&[&label[..], &label, &label, "org"].join(".")), Err(NAMES));
 }
 
 #[test]
@@ -148,7 +178,12 @@ proptest! {
             let six = Ipv6Addr::from(ip);
             let four = Ipv4Addr::new(10, ip[1], ip[2], ip[3]);
             let ip = if ip[0] & 1 == 0 { IpAddr::V4(four) } else { IpAddr::V6(six) };
-            SocketAddr::new(ip, port)
+            match ip {
+                IpAddr::V4(ip) if port & 1 == 0 => {
+                    DoorEndpoint::Named(format!("h{}.example.org", ip.octets()[3]), port)
+                }
+                ip => DoorEndpoint::At(SocketAddr::new(ip, port)),
+            }
         };
         let invite = Invite {
             authority: VerifyKey(keys[0]),

@@ -6,7 +6,7 @@ use shoal_crypto::{Identity, Secret, VerifyKey};
 use shoal_directory::{
     Directory, Error, Freshness, List, ListRejection, Member, Register, StepRejection, Supplement,
 };
-use shoal_wire::Time;
+use shoal_wire::{Address, Time};
 
 use crate::messages::Grant;
 use crate::newcomer::{Contact, JoinGoal};
@@ -25,13 +25,15 @@ pub struct NewMembership {
     pub secret: Secret<32>,
     /// The list, encoded as in files.
     pub list: Vec<u8>,
-    /// The registrar's supplements, the first one first.
+    /// Supplements of the registrar, and of the one that made it, each chain in its order.
     pub chain: Vec<Supplement>,
     /// Length of the prefix that holds the network's IPv4 addresses, if the network has any.
     pub ipv4_bits: Option<u8>,
     /// The endpoint of the member's router, if it is known. A router gets that of the other router
     /// with the smallest number.
     pub router: Option<SocketAddr>,
+    /// The endpoint of a host's second router, if there is one.
+    pub second_router: Option<SocketAddr>,
 }
 
 /// Reasons why joining fails, in words for whoever runs `shoal up`.
@@ -45,6 +47,9 @@ pub enum JoinError {
     /// No datagram could be sent to any of the registrar's endpoints; the last reason.
     #[error("nothing can be sent to the registrar from this machine: {0}")]
     Unsendable(String),
+    /// No name of the registrar's endpoints has an address that can be called; the last reason.
+    #[error("{0}")]
+    Unresolved(String),
     /// The registrar's key in the invite is invalid.
     #[error("the registrar's key in the invite is invalid: ask for another invite")]
     Registrar,
@@ -93,6 +98,15 @@ pub enum JoinError {
          (`shoal invite --router`)"
     )]
     ForHost,
+    /// The token admits a router with a registrar, and the machine asked to be a router only.
+    #[error("this invite is for a router with a registrar of its own")]
+    ForRegistrar,
+    /// The registrar has admitted the router, and has made no registrar of its key.
+    #[error(
+        "this machine is a router of the network, but its registrar has no mandate: ask for \
+         another invite, or remove this machine (`shoal registrar remove`) and try again"
+    )]
+    NotARegistrar,
     /// The registrar has signed the router with another endpoint, or as a relay against its wish.
     #[error(
         "the registrar has this router with another endpoint, or as a relay: ask its owner to \
@@ -129,10 +143,10 @@ impl NewMembership {
     /// Checks that the membership is of the kind that the machine asked for.
     ///
     /// Errors: a host, or a router of other properties.
-    pub(crate) fn checked_for(self, goal: &JoinGoal) -> Result<NewMembership, JoinError> {
+    fn checked_for(self, goal: &JoinGoal) -> Result<NewMembership, JoinError> {
         let Member { address, endpoint, carrier, .. } = &self.member;
         match goal {
-            JoinGoal::Router(request) => {
+            JoinGoal::Router(request) | JoinGoal::Registrar(request, ..) => {
                 let is_it = address.is_router() && *endpoint == Some(request.endpoint);
                 let fits = is_it && (request.relay || !carrier.relay);
                 if fits { Ok(self) } else { Err(JoinError::OtherRouter) }
@@ -142,10 +156,9 @@ impl NewMembership {
         }
     }
 
-    /// Checks a grant against list and chain.
+    /// Checks a grant against list and chain, and that it is what the machine asked for.
     pub(crate) fn check(
-        own: &Identity,
-        contact: &Contact,
+        (own, contact, goal): (&Identity, &Contact, &JoinGoal),
         grant: &Grant,
         bundle: &[u8],
         unix_s: u64,
@@ -163,14 +176,17 @@ impl NewMembership {
         if directory.standing(now, unix_s) != Freshness::Fresh {
             return Err(JoinError::Stale);
         }
+        let chain = apply(&mut directory, (now, unix_s), chain)?;
         let named =
             |r: &&Register| r.mandate().key == contact.registrar && r.id().0 == grant.mandate;
-        let mandate =
-            directory.registers().find(named).ok_or(JoinError::NoMandate)?.mandate().clone();
-        let chain = supplements(chain, contact)?;
-        for supplement in &chain {
-            let applied = directory.supplement(now, unix_s, supplement);
-            applied.map_err(|why: StepRejection| JoinError::Chain(why.to_string()))?;
+        let register = directory.registers().find(named).ok_or(JoinError::NoMandate)?;
+        // A registrar that another one made has a part of the network's IPv4 addresses.
+        let parent = directory.parent_of(&register.id());
+        let whole = parent.and_then(|id| directory.register(&id)).unwrap_or(register);
+        let ipv4 = whole.mandate().ipv4;
+        if let JoinGoal::Registrar(_, own, _) = goal {
+            let made = |r: &Register| r.mandate().key == own.public();
+            directory.registers().any(made).then_some(()).ok_or(JoinError::NotARegistrar)?;
         }
         let key = own.public();
         let mut members = directory.members(now, unix_s);
@@ -187,26 +203,43 @@ impl NewMembership {
             other.address.is_router() && is_next
         });
         let router = routers.min_by_key(|router| router.address);
-        Ok(NewMembership {
+        let second = member.second.map(|second| Address::new(second.router, 0));
+        let mut members = directory.members(now, unix_s);
+        let second = second.and_then(|at| members.find(|other| other.address == at));
+        let joined = NewMembership {
             router: router.and_then(|router| router.endpoint),
-            ipv4_bits: mandate.ipv4.map(|prefix| prefix.bits()),
+            second_router: second.and_then(|router| router.endpoint),
+            ipv4_bits: ipv4.map(|prefix| prefix.bits()),
             authority: contact.authority,
             secret: grant.secret.clone(),
             list: list.to_vec(),
             member,
             chain,
-        })
+        };
+        joined.checked_for(goal)
     }
 }
 
-fn supplements(mut bytes: &[u8], contact: &Contact) -> Result<Vec<Supplement>, JoinError> {
-    let cut = || JoinError::Chain("a supplement is cut short".into());
+/// Applies supplements, each preceded by its length. The chain of a registrar that another one made
+/// counts behind the step that made it.
+fn apply(
+    directory: &mut Directory,
+    (now, unix_s): (Time, u64),
+    mut bytes: &[u8],
+) -> Result<Vec<Supplement>, JoinError> {
+    let wrong = |why: String| JoinError::Chain(why);
+    let cut = || wrong("a supplement is cut short".into());
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = bytes.split_first_chunk::<2>().ok_or_else(cut)?;
         let (one, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into()).ok_or_else(cut)?;
-        let opened = Supplement::open(&contact.registrar, one);
-        all.push(opened.map_err(|error| JoinError::Chain(error.to_string()))?);
+        let (id, _) = Supplement::peek(one).map_err(|error| wrong(error.to_string()))?;
+        let register = directory.register(&id).ok_or(JoinError::NoMandate)?;
+        let opened = Supplement::open(&register.mandate().key, one);
+        let opened = opened.map_err(|error| wrong(error.to_string()))?;
+        let applied = directory.supplement(now, unix_s, &opened);
+        applied.map_err(|why: StepRejection| wrong(why.to_string()))?;
+        all.push(opened);
         bytes = rest;
     }
     Ok(all)

@@ -34,6 +34,8 @@ fn records() -> Vec<LedgerRecord> {
         step(StepCause::Removed, 202),
         step(StepCause::Moved, 203),
         step(StepCause::Covered, 204),
+        step(StepCause::SecondRouter, 205),
+        step(StepCause::Door, 206),
     ]
 }
 

@@ -41,7 +41,7 @@ pub use desk::{
 pub use invite::{DOOR_SECRET_LEN, DoorSecret, ENDPOINTS_MAX, Expired, Invite, InviteError};
 pub use joined::{JoinError, NewMembership};
 pub use ledger::{LEDGER_MAX, Ledger, LedgerError, LedgerTail, RECORD_MAX, SUM_LEN};
-pub use messages::{Grant, NameRequest, PART_MAX, Refusal, RouterRequest};
+pub use messages::{Grant, NameRequest, NewRegistrarRequest, PART_MAX, Refusal, RouterRequest};
 pub use newcomer::{Contact, JoinEvent, JoinGoal, Newcomer};
 pub use pasted::PASTED_MAX;
 pub use record::{LedgerRecord, SUPPLEMENT_MAX, StepCause};

@@ -15,6 +15,10 @@
 //!             Ed25519 over "shoal router 1", the handshake's binding and all before it
 //! 8 reach   | nonce 8
 //! 9 move    | number of the router to leave 4
+//! 11 registrar | as 7, up to the capacity | registrar's key 64
+//!             | registrar's endpoint: family 1, IP, port 2; or 0, length 1, name, port 2
+//!             | signature 64 by the router's key, signature 64 by the registrar's key, both over
+//!               "shoal registrar 1", the handshake's binding and all before them
 //!
 //! 129 granted | time 8 | name's length 1, name | address 6 | expires 8 | bits 1: 1 IPv4 | [IPv4 4]
 //!             | network secret 32 | mandate 32 | length of the list 4 | length of the chain 4
@@ -32,7 +36,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shoal_crypto::{PublicKey, Secret};
-use shoal_directory::{CAPACITY_MAX, is_name};
+use shoal_directory::{CAPACITY_MAX, DoorEndpoint, is_name};
 use shoal_wire::{Address, ParseError, Reader};
 
 use crate::frame::MESSAGE_MAX;
@@ -45,6 +49,8 @@ pub const PART_MAX: usize = 512;
 pub(crate) const JOIN_LABEL: &[u8] = b"shoal join 1";
 /// Domain separation of signatures by keys that join as routers.
 const ROUTER_LABEL: &[u8] = b"shoal router 1";
+/// Domain separation of signatures by keys that join as router and registrar.
+const REGISTRAR_LABEL: &[u8] = b"shoal registrar 1";
 /// Domain separation of signatures by an old key and its replacement.
 const REKEY_LABEL: &[u8] = b"shoal rekey 1";
 
@@ -59,6 +65,7 @@ const REKEY: u8 = 6;
 const ROUTER: u8 = 7;
 const REACH: u8 = 8;
 const MOVE: u8 = 9;
+const REGISTRAR: u8 = 11;
 const GRANTED: u8 = 129;
 const WAITING: u8 = 130;
 const REFUSED: u8 = 131;
@@ -92,6 +99,16 @@ pub struct RouterRequest {
     pub capacity: Option<u32>,
 }
 
+/// A machine's wish to become a router with a registrar of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRegistrarRequest {
+    pub router: RouterRequest,
+    /// The registrar's key.
+    pub key: PublicKey,
+    /// Endpoint at which the registrar will be called.
+    pub door: DoorEndpoint,
+}
+
 /// Proves that a visitor receives at an endpoint.
 pub(crate) type ReachNonce = [u8; 8];
 
@@ -101,11 +118,13 @@ pub(crate) type ReachNonce = [u8; 8];
 pub(crate) enum VisitorKind {
     Host = 0,
     Router = 1,
+    Registrar = 2,
 }
 
 impl VisitorKind {
     pub(crate) fn of(value: u8) -> Option<VisitorKind> {
-        [VisitorKind::Host, VisitorKind::Router].into_iter().find(|kind| *kind as u8 == value)
+        let all = [VisitorKind::Host, VisitorKind::Router, VisitorKind::Registrar];
+        all.into_iter().find(|kind| *kind as u8 == value)
     }
 }
 
@@ -127,6 +146,14 @@ pub(crate) enum Request {
         sign: [u8; 32],
         /// Signature over [`router_said`].
         signature: [u8; 64],
+    },
+    /// Become a router with a registrar.
+    Registrar {
+        request: Box<NewRegistrarRequest>,
+        /// Second half of the router's public key; the handshake proved the first half.
+        sign: [u8; 32],
+        /// Signatures over [`registrar_said`]: by the router's key, then by the registrar's.
+        signatures: [[u8; 64]; 2],
     },
     /// Show the nonce that came to the router's endpoint.
     Reach(ReachNonce),
@@ -156,10 +183,31 @@ pub(crate) fn router_said(binding: &[u8; 32], request: &RouterRequest, sign: &[u
     [ROUTER_LABEL, binding, &router_head(request, sign)].concat()
 }
 
+/// The bytes that router's and registrar's key sign, over a channel with this binding.
+pub(crate) fn registrar_said(
+    binding: &[u8; 32],
+    request: &NewRegistrarRequest,
+    sign: &[u8; 32],
+) -> Vec<u8> {
+    [REGISTRAR_LABEL, binding, &registrar_head(request, sign)].concat()
+}
+
+/// A request to become a router with a registrar, up to its signatures.
+fn registrar_head(request: &NewRegistrarRequest, sign: &[u8; 32]) -> Vec<u8> {
+    let mut out = head(REGISTRAR, &request.router, sign);
+    out.extend_from_slice(&request.key.to_bytes());
+    request.door.put(&mut out);
+    out
+}
+
 /// A request to become a router, up to its signature.
 fn router_head(request: &RouterRequest, sign: &[u8; 32]) -> Vec<u8> {
+    head(ROUTER, request, sign)
+}
+
+fn head(kind: u8, request: &RouterRequest, sign: &[u8; 32]) -> Vec<u8> {
     let RouterRequest { name, endpoint, relay, capacity } = request;
-    let mut out = vec![ROUTER];
+    let mut out = vec![kind];
     put_name(&mut out, name.name.as_deref().unwrap_or_default());
     let another = if name.or_another { ANOTHER_NAME } else { 0 };
     out.push(another | if *relay { 0 } else { NO_RELAY });
@@ -233,6 +281,9 @@ impl Request {
             Request::Router { request, sign, signature } => {
                 [&router_head(request, sign)[..], signature].concat()
             }
+            Request::Registrar { request, sign, signatures } => {
+                [&registrar_head(request, sign)[..], signatures.as_flattened()].concat()
+            }
             Request::Reach(nonce) => [&[REACH], &nonce[..]].concat(),
             Request::Await => vec![AWAIT],
             Request::Part { offset } => [&[PART], &offset.to_be_bytes()[..]].concat(),
@@ -255,17 +306,18 @@ impl Request {
                 Request::Join { wish, sign, signature }
             }
             ROUTER => {
-                let (name, bits) = wish(&mut reader, ANOTHER_NAME | NO_RELAY)?;
-                let sign = reader.array("key")?;
-                let endpoint = endpoint(&mut reader)?;
-                let capacity = match reader.u32("capacity")? {
-                    0 => None,
-                    n @ 1..=CAPACITY_MAX => Some(n),
-                    _ => return Err(ParseError::Invalid { what: "capacity" }),
-                };
-                let relay = bits & NO_RELAY == 0;
-                let request = RouterRequest { name, endpoint, relay, capacity };
+                let (request, sign) = router(&mut reader)?;
                 Request::Router { request, sign, signature: reader.array("signature")? }
+            }
+            REGISTRAR => {
+                let (router, sign) = router(&mut reader)?;
+                let key = PublicKey::from_bytes(&reader.array("key")?);
+                let what = "endpoint of a registrar";
+                let door = DoorEndpoint::read(&mut reader);
+                let door = door.map_err(|_| ParseError::Invalid { what })?;
+                let request = Box::new(NewRegistrarRequest { router, key, door });
+                let signatures = [reader.array("signature")?, reader.array("signature")?];
+                Request::Registrar { request, sign, signatures }
             }
             REACH => Request::Reach(reader.array("nonce")?),
             AWAIT => Request::Await,
@@ -382,6 +434,20 @@ fn wish(reader: &mut Reader<'_>, known: u8) -> Result<(NameRequest, u8), ParseEr
     Ok((NameRequest { name, or_another: bits & ANOTHER_NAME != 0 }, bits))
 }
 
+/// Wishes of a router, and the second half of its key.
+fn router(reader: &mut Reader<'_>) -> Result<(RouterRequest, [u8; 32]), ParseError> {
+    let (name, bits) = wish(reader, ANOTHER_NAME | NO_RELAY)?;
+    let sign = reader.array("key")?;
+    let endpoint = endpoint(reader)?;
+    let capacity = match reader.u32("capacity")? {
+        0 => None,
+        n @ 1..=CAPACITY_MAX => Some(n),
+        _ => return Err(ParseError::Invalid { what: "capacity" }),
+    };
+    let relay = bits & NO_RELAY == 0;
+    Ok((RouterRequest { name, endpoint, relay, capacity }, sign))
+}
+
 fn endpoint(reader: &mut Reader<'_>) -> Result<SocketAddr, ParseError> {
     let what = "endpoint";
     let ip: IpAddr = match reader.u8(what)? {
@@ -433,6 +499,18 @@ mod tests {
         Request::Router { request, sign: [1; 32], signature: [2; 64] }
     }
 
+    fn registrar(door: &str) -> Request {
+        let Request::Router { request: router, sign, .. } =
+            router(Some("r2"), "192.0.2.7:7400", Some(100))
+        else {
+            panic!("another request");
+        };
+        let key = shoal_crypto::Identity::from_seed([8; 32]).public();
+        let request = NewRegistrarRequest { router, key, door: door.parse().unwrap() };
+        let request = Box::new(request);
+        Request::Registrar { request, sign, signatures: [[3; 64], [4; 64]] }
+    }
+
     #[test]
     fn encoded_messages_decode_to_themselves() {
         let wish =
@@ -442,6 +520,8 @@ mod tests {
             Request::Join { wish: wish(None), sign: [1; 32], signature: [2; 64] },
             router(Some("r2"), "192.0.2.7:7400", Some(100)),
             router(None, "[2001:db8::7]:1", None),
+            registrar("my.example.org:7401"),
+            registrar("192.0.2.7:7401"),
             Request::Reach([6; 8]),
             Request::Await,
             Request::Part { offset: 7 },
@@ -486,6 +566,9 @@ mod tests {
         assert!(join.encode().len() <= MESSAGE_MAX);
         let (longest, ip) = ("x".repeat(63), "[2001:db8::7]:65535");
         assert!(router(Some(&longest), ip, Some(CAPACITY_MAX)).encode().len() <= MESSAGE_MAX);
+        let labels = ["x".repeat(63), "y".repeat(63), "org".into()];
+        let named = registrar(&format!("{}:65535", labels.join(".")));
+        assert!(named.encode().len() + 61 <= MESSAGE_MAX, "the router's name may be longer");
         let grant = Grant { name: "x".repeat(63), ..granted() };
         assert!(Answer::Granted(Box::new(grant)).encode().len() <= MESSAGE_MAX);
     }

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, Rng, VerifyKey};
+use shoal_directory::DoorEndpoint;
 use shoal_wire::Time;
 
 use crate::door::{Hello, Knock};
@@ -26,8 +27,8 @@ use crate::frame::Channel;
 use crate::invite::{DoorSecret, Invite};
 use crate::joined::{JoinError, NewMembership};
 use crate::messages::{
-    Answer, Grant, JOIN_LABEL, NameRequest, PART_MAX, Refusal, Request, RouterRequest, VisitorKind,
-    rekey_said, router_said,
+    Answer, Grant, JOIN_LABEL, NameRequest, NewRegistrarRequest, PART_MAX, Refusal, Request,
+    RouterRequest, VisitorKind, registrar_said, rekey_said, router_said,
 };
 use crate::tokens::Token;
 use crate::words::Words;
@@ -49,12 +50,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AWAIT_EVERY: Duration = Duration::from_secs(2);
 /// Time after which a router asks for another nonce at its endpoint.
 const ENDPOINT_AGAIN: Duration = Duration::from_secs(1);
+/// Maximum number of addresses that are called.
+const CALLED_MAX: usize = 48;
 /// Maximum number of parts requested at once.
 const PARTS_AT_ONCE: usize = 64;
 /// Time after which a missing part is requested again.
 const PART_AGAIN: Duration = Duration::from_millis(400);
-/// Maximum length of list and chain in bytes: the longest list, and 65,536 supplements.
-const BUNDLE_MAX: usize = shoal_directory::SIZE_MAX + 65_536 * 1_026;
+/// Maximum length of list and chains in bytes: the longest list, and 65,536 supplements each of the
+/// registrar and of the one that made it.
+const BUNDLE_MAX: usize = shoal_directory::SIZE_MAX + 2 * 65_536 * 1_026;
 
 /// A request to a registrar.
 #[derive(Clone, Debug)]
@@ -63,6 +67,9 @@ pub enum JoinGoal {
     Join(NameRequest),
     /// Become a router. The socket that the machine asks from must receive at its endpoint.
     Router(RouterRequest),
+    /// Become a router with a registrar that has this key, and is called at this endpoint. As for
+    /// [`JoinGoal::Router`].
+    Registrar(RouterRequest, Identity, DoorEndpoint),
     /// Renew the membership.
     Renew,
     /// Replace the own key with this one. A repetition by the same two keys gets the same answer.
@@ -84,8 +91,9 @@ pub struct Contact {
     pub door: DoorSecret,
     /// The token; `None` for members.
     pub token: Option<Token>,
-    /// The registrar's endpoints.
-    pub endpoints: Vec<SocketAddr>,
+    /// The registrar's endpoints. The shell resolves names, and passes the addresses to
+    /// [`Newcomer::add_endpoints`].
+    pub endpoints: Vec<DoorEndpoint>,
     /// Maximum age of the registrar's list.
     pub staleness_max: Duration,
 }
@@ -148,6 +156,8 @@ struct BundleFetch {
 pub struct Newcomer {
     own: Identity,
     contact: Contact,
+    /// Addresses to call.
+    endpoints: Vec<SocketAddr>,
     goal: JoinGoal,
     rng: Rng,
     hello: Option<Hello>,
@@ -175,9 +185,11 @@ impl Newcomer {
         seed: [u8; 32],
         now: Time,
     ) -> Newcomer {
+        let endpoints = contact.endpoints.iter().filter_map(DoorEndpoint::address).collect();
         Newcomer {
             own,
             contact,
+            endpoints,
             goal,
             rng: Rng::new(seed),
             hello: None,
@@ -210,6 +222,19 @@ impl Newcomer {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<JoinEvent> {
         self.events.pop_front()
+    }
+
+    /// Adds addresses of the registrar, and calls them if no endpoint has answered yet.
+    pub fn add_endpoints(&mut self, now: Time, all: impl IntoIterator<Item = SocketAddr>) {
+        let known = self.endpoints.len();
+        for at in all {
+            if self.endpoints.len() < CALLED_MAX && !self.endpoints.contains(&at) {
+                self.endpoints.push(at);
+            }
+        }
+        if matches!(self.state, JoinState::Calling) && self.endpoints.len() > known {
+            (self.next, self.gap) = (now, TRY_FIRST);
+        }
     }
 
     /// True if the registrar has answered the current knock.
@@ -281,9 +306,9 @@ impl Newcomer {
     }
 
     fn call(&mut self, now: Time) {
-        let Contact { registrar, door, endpoints, .. } = &self.contact;
+        let Contact { registrar, door, .. } = &self.contact;
         let hello = self.hello.get_or_insert_with(|| Hello::new(registrar, door, &mut self.rng));
-        self.out.extend(endpoints.iter().map(|at| (*at, hello.frame.clone())));
+        self.out.extend(self.endpoints.iter().map(|at| (*at, hello.frame.clone())));
         self.try_later(now);
     }
 
@@ -323,11 +348,14 @@ impl Newcomer {
             return self.end(JoinEvent::Refused(why));
         }
         match (&self.goal, welcome.kind) {
-            (JoinGoal::Join(_), VisitorKind::Router) => {
+            (JoinGoal::Join(_), VisitorKind::Router | VisitorKind::Registrar) => {
                 return self.end(JoinEvent::Failed(JoinError::ForRouter));
             }
-            (JoinGoal::Router(_), VisitorKind::Host) => {
+            (JoinGoal::Router(_) | JoinGoal::Registrar(..), VisitorKind::Host) => {
                 return self.end(JoinEvent::Failed(JoinError::ForHost));
+            }
+            (JoinGoal::Router(_), VisitorKind::Registrar) => {
+                return self.end(JoinEvent::Failed(JoinError::ForRegistrar));
             }
             _ => {}
         }
@@ -351,6 +379,15 @@ impl Newcomer {
                 let sign = self.own.public().sign;
                 let signature = self.own.sign(&router_said(channel.binding(), request, &sign));
                 Request::Router { request: request.clone(), sign, signature }
+            }
+            JoinGoal::Registrar(router, own, door) => {
+                let Some((_, channel)) = &self.channel else { return };
+                let sign = self.own.public().sign;
+                let (router, key, door) = (router.clone(), own.public(), door.clone());
+                let request = Box::new(NewRegistrarRequest { router, key, door });
+                let said = registrar_said(channel.binding(), &request, &sign);
+                let signatures = [self.own.sign(&said), own.sign(&said)];
+                Request::Registrar { request, sign, signatures }
             }
             JoinGoal::Join(wish) => {
                 let Some((_, channel)) = &self.channel else { return };
@@ -386,7 +423,8 @@ impl Newcomer {
         }
         let Some((to, channel)) = &mut self.channel else { return };
         // The nonce for a router's endpoint comes from another port, and maybe another address.
-        let may_come = *to == from || matches!(self.goal, JoinGoal::Router(_));
+        let is_router = matches!(self.goal, JoinGoal::Router(_) | JoinGoal::Registrar(..));
+        let may_come = *to == from || is_router;
         let message = may_come.then(|| channel.open(bytes));
         let Some(Ok(message)) = message else { return };
         let Ok(answer) = Answer::parse(&message) else { return };
@@ -459,8 +497,8 @@ impl Newcomer {
         if fetch.have == fetch.whole {
             let whole: Vec<u8> = fetch.parts.values().flatten().copied().collect();
             let own = if let JoinGoal::Rekey(new) = &self.goal { new } else { &self.own };
-            let joined = NewMembership::check(own, &self.contact, &fetch.grant, &whole, unix_s);
-            let joined = joined.and_then(|joined| joined.checked_for(&self.goal));
+            let of = (own, &self.contact, &self.goal);
+            let joined = NewMembership::check(of, &fetch.grant, &whole, unix_s);
             let event =
                 joined.map_or_else(JoinEvent::Failed, |joined| JoinEvent::Joined(Box::new(joined)));
             return self.end(event);

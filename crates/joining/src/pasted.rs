@@ -11,7 +11,7 @@
 use shoal_crypto::encoding::is_base32;
 use zeroize::Zeroizing;
 
-use crate::invite::{HEAD, Invite, InviteError, VERSION, decode, is_whole, need, shortest};
+use crate::invite::{HEAD, Invite, InviteError, InviteVersion, decode, is_whole, need, shortest};
 
 /// Maximum length of a text to search, in bytes.
 pub const PASTED_MAX: usize = 65_536;
@@ -100,13 +100,13 @@ fn read(flow: &[PastedChar]) -> Result<Invite, InviteError> {
         Some(('/', _)) => {}
         Some(_) => return Err(InviteError::NotAnInvite),
     }
-    match digits.parse::<u32>() {
-        Ok(other) if other != VERSION => return Err(InviteError::OtherVersion(other)),
-        Ok(_) if digits.len() == 1 => {}
+    let version = match digits.parse::<u32>().map(|number| (number, InviteVersion::of(number))) {
+        Ok((other, None)) => return Err(InviteError::OtherVersion(other)),
+        Ok((_, Some(version))) if digits.len() == 1 => version,
         _ => return Err(InviteError::NotAnInvite),
-    }
+    };
     let letters = &behind[digits.len() + 1..];
-    let mut own = Zeroizing::new(String::with_capacity(letters.len().min(512)));
+    let mut own = Zeroizing::new(String::with_capacity(letters.len().min(1_024)));
     let mut needed = None;
     for (at, (c, gap)) in letters.iter().enumerate() {
         if needed.is_some_and(|needed| at == needed) {
@@ -115,15 +115,15 @@ fn read(flow: &[PastedChar]) -> Result<Invite, InviteError> {
         if !is_base32(*c) {
             let is_end = *gap || !(c.is_alphanumeric() || "!?#$%&+~@".contains(*c));
             let letter = InviteError::Letter { at: HEAD.len() + at + 1, letter: *c };
-            return Err(if is_end { cut(at, needed) } else { letter });
+            return Err(if is_end { cut(version, at, needed) } else { letter });
         }
         own.push(*c);
-        if own.len() == 2 {
-            needed = Some(need(&own)?);
+        if own.len() == version.first_letters() {
+            needed = Some(need(version, &own)?);
         }
     }
     if needed != Some(own.len()) {
-        return Err(cut(own.len(), needed));
+        return Err(cut(version, own.len(), needed));
     }
     // Letters directly behind the last one were copied as part of the invite.
     let behind = letters[own.len()..].iter().enumerate();
@@ -131,15 +131,15 @@ fn read(flow: &[PastedChar]) -> Result<Invite, InviteError> {
         c.is_ascii_alphanumeric() && !gap && !begins(&letters[own.len() + at..], PREFIX)
     });
     match touching.count() {
-        0 => decode(&own),
+        0 => decode(version, &own),
         more => Err(InviteError::TooLong(more)),
     }
 }
 
 /// The error for an invite that ends after `have` letters. If a whole invite of another shape has
 /// this length, the first letters, which hold the shape, are wrong.
-fn cut(have: usize, needed: Option<usize>) -> InviteError {
-    if needed.is_some() && is_whole(have) {
+fn cut(version: InviteVersion, have: usize, needed: Option<usize>) -> InviteError {
+    if needed.is_some() && is_whole(version, have) {
         return InviteError::Mistyped;
     }
     let need = needed.map_or_else(shortest, |needed| HEAD.len() + needed);

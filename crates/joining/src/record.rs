@@ -3,18 +3,22 @@
 //! ```text
 //! 1 issued    | token's hash 32 | issued 8 | uses 4 | expires 8 | bits 1 | [name] | [family]
 //!             | groups
-//!               bits: 1 approve, 2 name, 4 router, 8 router that is no relay
-//!               name = length 1, bytes; family = of routers, a name or length 0
+//!               bits: 1 approve, 2 name, 4 router, 8 router that is no relay, 16 registrar
+//!               name = length 1, bytes; family = of routers, a name or length 0; behind that of
+//!               registrars first 4, last 4: router numbers, both 0 for free ones
 //!               groups = count 1, names ascending
 //! 2 withdrawn | token's hash 32
 //! 3 step      | cause 1 | [token's hash 32] | key 64 | supplement
 //!               cause: 1 joined by a token, 2 renewed, 3 left, 4 changed its key, 5 removed,
-//!                      6 moved behind another router, 7 got another tier of cover
+//!                      6 moved behind another router, 7 got another tier of cover,
+//!                      8 got another second router,
+//!                      9 the registrar's endpoints changed; the key is the registrar's
 //! 4 denied    | token's hash 32 | key 64
+//! 5 learnt    | supplement of the registrar that made this one
 //! ```
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{GROUPS_MAX, is_name};
+use shoal_directory::{GROUPS_MAX, RouterRange, is_name};
 use shoal_wire::{ParseError, Reader};
 
 use crate::tokens::{TokenHash, TokenKind, TokenTerms};
@@ -26,11 +30,13 @@ const ISSUED: u8 = 1;
 const WITHDRAWN: u8 = 2;
 const STEP: u8 = 3;
 const DENIED: u8 = 4;
+const LEARNT: u8 = 5;
 
 const APPROVE: u8 = 1;
 const NAMED: u8 = 2;
 const ROUTER: u8 = 4;
 const NO_RELAY: u8 = 8;
+const REGISTRAR: u8 = 16;
 
 /// Reasons for a supplement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +55,10 @@ pub enum StepCause {
     Moved,
     /// The network's preset gave members another tier of cover; the record names the first of them.
     Covered,
+    /// Hosts got a second router; the record names the first of them.
+    SecondRouter,
+    /// The registrar's endpoints changed.
+    Door,
 }
 
 /// A record of the ledger.
@@ -66,7 +76,8 @@ pub enum LedgerRecord {
     /// A supplement was signed.
     Step {
         cause: StepCause,
-        /// The member's key; for [`StepCause::Rekeyed`] the old key.
+        /// The member's key; for [`StepCause::Rekeyed`] the old key, for [`StepCause::Door`] the
+        /// registrar's.
         key: PublicKey,
         /// The encoded supplement.
         supplement: Vec<u8>,
@@ -77,6 +88,11 @@ pub enum LedgerRecord {
         token: TokenHash,
         /// The machine's key.
         key: PublicKey,
+    },
+    /// A supplement of the registrar that made this one. This one's own steps count only behind it.
+    Learnt {
+        /// The encoded supplement.
+        supplement: Vec<u8>,
     },
 }
 
@@ -116,11 +132,18 @@ impl LedgerRecord {
                     TokenKind::Host => 0,
                     TokenKind::Router { relay: true, .. } => ROUTER,
                     TokenKind::Router { relay: false, .. } => ROUTER | NO_RELAY,
+                    TokenKind::Registrar { relay: true, .. } => ROUTER | REGISTRAR,
+                    TokenKind::Registrar { relay: false, .. } => ROUTER | NO_RELAY | REGISTRAR,
                 };
                 out.push(approve | named | kind);
                 terms.name.iter().for_each(|name| put_name(out, name));
-                if let TokenKind::Router { family, .. } = &terms.kind {
-                    put_name(out, family.as_deref().unwrap_or_default());
+                if let Some((family, _)) = terms.kind.router() {
+                    put_name(out, family.unwrap_or_default());
+                }
+                if let TokenKind::Registrar { range, .. } = &terms.kind {
+                    let (first, last) = range.map_or((0, 0), |range| (range.first, range.last));
+                    out.extend_from_slice(&first.to_be_bytes());
+                    out.extend_from_slice(&last.to_be_bytes());
                 }
                 out.push(terms.groups.len() as u8);
                 terms.groups.iter().for_each(|group| put_name(out, group));
@@ -142,6 +165,8 @@ impl LedgerRecord {
                     StepCause::Removed => out.push(5),
                     StepCause::Moved => out.push(6),
                     StepCause::Covered => out.push(7),
+                    StepCause::SecondRouter => out.push(8),
+                    StepCause::Door => out.push(9),
                 }
                 out.extend_from_slice(&key.to_bytes());
                 out.extend_from_slice(supplement);
@@ -150,6 +175,10 @@ impl LedgerRecord {
                 out.push(DENIED);
                 out.extend_from_slice(&token.0);
                 out.extend_from_slice(&key.to_bytes());
+            }
+            LedgerRecord::Learnt { supplement } => {
+                out.push(LEARNT);
+                out.extend_from_slice(supplement);
             }
         }
     }
@@ -167,14 +196,10 @@ impl LedgerRecord {
             STEP => {
                 let cause = cause(&mut reader)?;
                 let key = key(&mut reader)?;
-                let supplement = reader.rest().to_vec();
-                if supplement.len() > SUPPLEMENT_MAX {
-                    let have = supplement.len();
-                    let (what, max) = ("supplement", SUPPLEMENT_MAX);
-                    return Err(ParseError::TooLong { what, max, have });
-                }
+                let supplement = supplement(&reader)?;
                 return Ok(LedgerRecord::Step { cause, key, supplement });
             }
+            LEARNT => return Ok(LedgerRecord::Learnt { supplement: supplement(&reader)? }),
             DENIED => LedgerRecord::Denied { token: token(&mut reader)?, key: key(&mut reader)? },
             other => {
                 return Err(ParseError::Unknown { what: "kind of a record", value: other.into() });
@@ -182,6 +207,16 @@ impl LedgerRecord {
         };
         reader.finish("record")?;
         Ok(record)
+    }
+}
+
+/// The supplement that the rest of a record holds.
+fn supplement(reader: &Reader<'_>) -> Result<Vec<u8>, ParseError> {
+    let (have, what, max) = (reader.rest().len(), "supplement", SUPPLEMENT_MAX);
+    if have > max {
+        Err(ParseError::TooLong { what, max, have })
+    } else {
+        Ok(reader.rest().to_vec())
     }
 }
 
@@ -194,6 +229,8 @@ fn cause(reader: &mut Reader<'_>) -> Result<StepCause, ParseError> {
         5 => Ok(StepCause::Removed),
         6 => Ok(StepCause::Moved),
         7 => Ok(StepCause::Covered),
+        8 => Ok(StepCause::SecondRouter),
+        9 => Ok(StepCause::Door),
         other => Err(ParseError::Unknown { what: "cause", value: other.into() }),
     }
 }
@@ -202,12 +239,14 @@ fn terms(reader: &mut Reader<'_>) -> Result<TokenTerms, ParseError> {
     let (uses, expires_unix_s) = (reader.u32("uses")?, reader.u64("expiry")?);
     let bits = reader.u8("bits")?;
     let is_router = bits & ROUTER != 0;
-    if bits & !(APPROVE | NAMED | ROUTER | NO_RELAY) != 0 || (bits & NO_RELAY != 0 && !is_router) {
+    let of_router = bits & (NO_RELAY | REGISTRAR) != 0;
+    let known = APPROVE | NAMED | ROUTER | NO_RELAY | REGISTRAR;
+    if bits & !known != 0 || (of_router && !is_router) {
         return Err(ParseError::Unknown { what: "bits", value: bits.into() });
     }
     let named = bits & NAMED != 0;
     let name = if named { Some(self::name(reader, "name")?) } else { None };
-    let kind = if is_router { router(reader, bits & NO_RELAY == 0)? } else { TokenKind::Host };
+    let kind = if is_router { router(reader, bits)? } else { TokenKind::Host };
     let count = usize::from(reader.u8("groups")?);
     if count > GROUPS_MAX {
         return Err(ParseError::TooLong { what: "groups", max: GROUPS_MAX, have: count });
@@ -224,10 +263,20 @@ fn terms(reader: &mut Reader<'_>) -> Result<TokenTerms, ParseError> {
     }
 }
 
-fn router(reader: &mut Reader<'_>, relay: bool) -> Result<TokenKind, ParseError> {
+fn router(reader: &mut Reader<'_>, bits: u8) -> Result<TokenKind, ParseError> {
     let family = match reader.rest().first() {
         Some(0) => reader.u8("family").map(|_| None)?,
         _ => Some(name(reader, "family")?),
     };
-    Ok(TokenKind::Router { family, relay })
+    let relay = bits & NO_RELAY == 0;
+    if bits & REGISTRAR == 0 {
+        return Ok(TokenKind::Router { family, relay });
+    }
+    let what = "router numbers";
+    let range = match (reader.u32(what)?, reader.u32(what)?) {
+        (0, 0) => None,
+        (first, last) if first > 0 && first <= last => Some(RouterRange { first, last }),
+        _ => return Err(ParseError::Invalid { what }),
+    };
+    Ok(TokenKind::Registrar { family, relay, range })
 }

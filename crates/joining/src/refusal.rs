@@ -48,10 +48,19 @@ pub enum Refusal {
     NoRouter = 20,
     /// The member moved behind other routers too often within a week.
     Moved = 21,
+    /// The mandate admits no further registrar, or has no part left for one.
+    NoRegistrar = 22,
 }
 
+const SOON: &str = "this machine's key was replaced less than a week ago, and each new key counts \
+                    towards the mandate's maximum. If this key is not safe, ask the registrar's \
+                    owner to remove this machine, and ask for another invite";
+const NO_REGISTRAR: &str = "the registrar can make no further registrar, or has no addresses and \
+                            numbers left for one: the authority must widen its mandate (`shoal \
+                            authority mandate --dir DIR NAME --registrars N`)";
+
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 21] = [
+    pub(crate) const ALL: [Refusal; 22] = [
         Refusal::Spent,
         Refusal::Expired,
         Refusal::Withdrawn,
@@ -73,6 +82,7 @@ impl Refusal {
         Refusal::OtherKind,
         Refusal::NoRouter,
         Refusal::Moved,
+        Refusal::NoRegistrar,
     ];
 
     pub(crate) fn of(value: u8) -> Option<Refusal> {
@@ -106,7 +116,8 @@ impl fmt::Display for Refusal {
             }
             Refusal::NotApproved => "the registrar's owner did not approve this machine",
             Refusal::MandateEnded => {
-                "the registrar's mandate has ended: the authority must renew it"
+                "the registrar's mandate has ended, or was withdrawn: ask for an invite of another \
+                 registrar, or let the authority renew the mandate"
             }
             Refusal::Key => {
                 "this machine's key was removed from the network, or belongs to a member of \
@@ -127,11 +138,7 @@ impl fmt::Display for Refusal {
                  member, and ask for another invite"
             }
             Refusal::Ended => "this machine's membership has ended: join anew, with another invite",
-            Refusal::Soon => {
-                "this machine's key was replaced less than a week ago, and each new key counts \
-                 towards the mandate's maximum. If this key is not safe, ask the registrar's owner \
-                 to remove this machine, and ask for another invite"
-            }
+            Refusal::Soon => SOON,
             Refusal::Crowded => {
                 "too many machines wait for approval at this registrar: try again once its owner \
                  has approved or denied some (`shoal invite approve`, `shoal invite deny`)"
@@ -156,6 +163,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoRouter => NO_ROUTER,
             Refusal::Moved => MOVED,
+            Refusal::NoRegistrar => NO_REGISTRAR,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use shoal_crypto::{Secret, kdf};
-use shoal_directory::{GROUPS_MAX, is_name};
+use shoal_directory::{GROUPS_MAX, RouterRange, is_name};
 
 /// Maximum number of tokens in a table.
 pub const TOKENS_MAX: usize = 16_384;
@@ -65,6 +65,27 @@ pub enum TokenKind {
         /// False if it must not be a relay of circuits.
         relay: bool,
     },
+    /// A router with a registrar of its own.
+    Registrar {
+        /// Name of its operator; `None` for the mandate's family.
+        family: Option<String>,
+        /// False if it must not be a relay of circuits.
+        relay: bool,
+        /// Router numbers that its registrar may give; `None` for free ones.
+        range: Option<RouterRange>,
+    },
+}
+
+impl TokenKind {
+    /// Family, and true for relays; `None` for hosts.
+    pub fn router(&self) -> Option<(Option<&str>, bool)> {
+        match self {
+            TokenKind::Host => None,
+            TokenKind::Router { family, relay } | TokenKind::Registrar { family, relay, .. } => {
+                Some((family.as_deref(), *relay))
+            }
+        }
+    }
 }
 
 /// Terms of a token.
@@ -125,11 +146,9 @@ impl TokenTerms {
         if self.groups.len() > GROUPS_MAX {
             return Err(TermsError::Groups);
         }
-        let family = match &self.kind {
-            TokenKind::Host => None,
-            TokenKind::Router { family, .. } => family.as_ref(),
-        };
-        let all = self.name.iter().chain(&self.groups).chain(family).all(|name| is_name(name));
+        let family = self.kind.router().and_then(|(family, _)| family);
+        let names = self.name.iter().chain(&self.groups).map(String::as_str);
+        let all = names.chain(family).all(is_name);
         all.then_some(self).ok_or(TermsError::Name)
     }
 }

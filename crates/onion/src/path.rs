@@ -30,7 +30,7 @@ mod needs;
 mod search;
 
 use core::fmt;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use shoal_crypto::Rng;
 use shoal_wire::{Address, MixStrategy};
@@ -198,7 +198,8 @@ pub enum PathWarning {
         /// Number of relays in the path.
         have: u8,
     },
-    /// Two routers of the path are of one family.
+    /// Two routers of one family are on both sides: one is next to this host or is relay 1, the
+    /// other is next to the other host or is the last relay.
     Families,
     /// Relay 1 is the router of this host's small site.
     SmallSiteHere,
@@ -230,7 +231,7 @@ impl fmt::Display for PathWarning {
                  `shoal authority sign --dir DIR ROUTER --relay`)"
             ),
             PathWarning::Families => f.write_str(
-                "one operator (family) runs two routers of the path, and may learn both hosts",
+                "one operator (family) runs routers near both hosts, and may learn both",
             ),
             PathWarning::SmallSiteHere => f.write_str(
                 "relay 1 is this host's own router with few hosts behind it: relay 2 can tell who \
@@ -349,11 +350,16 @@ pub(crate) fn warnings(
     if path.len() < usize::from(ask.relays) {
         all.push(PathWarning::Short { asked: ask.relays, have: path.len() as u8 });
     }
-    let nodes: BTreeSet<Address> = path.iter().copied().chain([here, there]).collect();
-    let is_own =
-        |at: Address| ask.also.iter().any(|own| *own != at && routers.are_related(*own, at));
-    let mut pairs = nodes.iter().flat_map(|a| nodes.range(a..).skip(1).map(move |b| (*a, *b)));
-    if pairs.any(|(a, b)| routers.are_related(a, b)) || path.iter().any(|at| is_own(*at)) {
+    let ends = [path.first().copied(), path.last().copied()];
+    let [near, far] = [here, there].map(Some);
+    let sides = [[near, ends[0]], [far, ends[1]]].map(|side| side.into_iter().flatten());
+    let [near, far] = sides;
+    let is_related = |a: Address, b: Address| a != b && routers.are_related(a, b);
+    let meets = near.clone().any(|a| far.clone().any(|b| is_related(a, b)));
+    // Second routers of both hosts.
+    let also = || ask.also.iter().filter(|own| **own != here && **own != there);
+    let is_own = |at: Address| also().any(|own| is_related(*own, at));
+    if meets || ends.into_iter().flatten().any(is_own) {
         all.push(PathWarning::Families);
     }
     if path.len() > 1 && path[0] == here && is_small(here) {

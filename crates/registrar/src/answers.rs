@@ -4,7 +4,8 @@ use shoal_crypto::PublicKey;
 use shoal_crypto::encoding::hex;
 use shoal_daemon::control::api::{
     Command, ControlReply, ErrorCode, InviteStatus, InviteTerms, Joiner, NewInvite, PAGE,
-    RegistrarMember, RegistrarReply, RegistrarRequest, RegistrarStatus, RouterTerms,
+    RegistrarMember, RegistrarReply, RegistrarRequest, RegistrarStatus, RegistrarTerms,
+    RouterTerms,
 };
 use shoal_daemon::control::log::NodeLog;
 use shoal_directory::{Freshness as ListStanding, Register};
@@ -25,6 +26,12 @@ const SOON_S: u64 = 14 * 86_400;
 const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with \
                      `shoal authority renew --dir DIR`, and give it to one node";
 
+/// Warning of a registrar that another one made. Nobody can prolong its part.
+const MADE_ENDS: &str = "this registrar's part of the first registrar's mandate ends within 14 \
+                         days, or has ended, and with it every membership that it gave: this \
+                         machine must leave (`shoal leave`), and join by another invite (`shoal \
+                         invite --registrar` at the first registrar)";
+
 /// State from which an answer is made.
 pub struct AnswerContext<'a> {
     pub desk: &'a mut Desk<LedgerFile>,
@@ -38,6 +45,8 @@ pub struct AnswerContext<'a> {
     pub is_early: bool,
     /// Reasons why the network's secrets, or the list, are not on the disk.
     pub faults: Vec<String>,
+    /// Reason why the registrar's endpoints are not signed.
+    pub endpoints_fault: Option<&'a str>,
     /// The log of this process.
     pub log: &'a NodeLog,
     /// Bytes sent to newcomers.
@@ -87,12 +96,35 @@ fn refused(error: &OwnerError) -> ControlReply {
 
 /// Terms of routers, as the control socket names them.
 fn router(kind: &TokenKind) -> Option<RouterTerms> {
+    let (family, relay) = kind.router()?;
+    Some(RouterTerms { family: family.map(str::to_owned), relay })
+}
+
+/// Terms of registrars, as the control socket names them.
+fn registrar(kind: &TokenKind) -> Option<RegistrarTerms> {
     match kind {
-        TokenKind::Host => None,
-        TokenKind::Router { family, relay } => {
-            Some(RouterTerms { family: family.clone(), relay: *relay })
+        TokenKind::Registrar { range, .. } => {
+            Some(RegistrarTerms { range: range.map(|range| range.to_string()) })
         }
+        _ => None,
     }
+}
+
+/// The kind of token that these terms ask for.
+fn kind(asked: &InviteTerms) -> Result<TokenKind, ControlReply> {
+    let InviteTerms { router, registrar, .. } = asked;
+    let wrong = |text: &str| ControlReply::error(ErrorCode::BadRequest, text);
+    Ok(match (router, registrar) {
+        (None, None) => TokenKind::Host,
+        (Some(RouterTerms { family, relay }), None) => {
+            TokenKind::Router { family: family.clone(), relay: *relay }
+        }
+        (Some(RouterTerms { family, relay }), Some(RegistrarTerms { range })) => {
+            let range = range.as_ref().map(|range| range.parse()).transpose().map_err(wrong)?;
+            TokenKind::Registrar { family: family.clone(), relay: *relay, range }
+        }
+        (None, Some(_)) => return Err(wrong("a registrar needs a router: send its terms, too")),
+    })
 }
 
 impl AnswerContext<'_> {
@@ -113,6 +145,7 @@ impl AnswerContext<'_> {
             }
             RegistrarRequest::Members { skip } => Ok(self.members(*skip as usize)),
             RegistrarRequest::Remove { name, withdraw } => self.remove(name, *withdraw),
+            RegistrarRequest::WithdrawRegistrar { name } => self.withdraw_registrar(name),
         };
         given.map_or_else(|reply| reply, |given| ControlReply::Registrar(Box::new(given)))
     }
@@ -130,12 +163,7 @@ impl AnswerContext<'_> {
             name: asked.name.clone(),
             groups: asked.groups.clone(),
             approve: asked.approve,
-            kind: match &asked.router {
-                None => TokenKind::Host,
-                Some(RouterTerms { family, relay }) => {
-                    TokenKind::Router { family: family.clone(), relay: *relay }
-                }
-            },
+            kind: kind(asked)?,
         };
         let (text, token) = self.desk.invite(terms, unix_s).map_err(|e| refused(&e))?;
         let (text, id) = (text.to_string(), id(&token));
@@ -165,6 +193,7 @@ impl AnswerContext<'_> {
                     groups: terms.groups.clone(),
                     approve: terms.approve,
                     router: router(&terms.kind),
+                    registrar: registrar(&terms.kind),
                 }
             };
         let invites = all.into_iter().skip(skip).take(PAGE).map(state).collect();
@@ -218,6 +247,15 @@ impl AnswerContext<'_> {
         Ok(done_text(format!("{name} is removed{rest}")))
     }
 
+    fn withdraw_registrar(&mut self, name: &str) -> Result<RegistrarReply, ControlReply> {
+        self.desk.withdraw_registrar(name, self.at).map_err(|e| refused(&e))?;
+        let text = format!(
+            "the registrar {name} is withdrawn, and its memberships end; {name} itself stays a \
+             router (`shoal registrar remove {name}` ends that)"
+        );
+        Ok(done_text(text))
+    }
+
     fn waiting(&self) -> RegistrarReply {
         let joiner = |waiting: &shoal_joining::PendingApproval| Joiner {
             key: waiting.key.to_string(),
@@ -253,6 +291,7 @@ impl AnswerContext<'_> {
         let member = |member: &shoal_directory::Member| RegistrarMember {
             name: member.name.clone(),
             address: member.address.to_string(),
+            second: member.second.map(|second| second.to_string()),
             ipv4: member.ipv4.map(|ipv4| ipv4.to_string()),
             groups: member.groups.clone(),
             expires_unix_s: member.expires_unix_s,
@@ -271,7 +310,7 @@ impl AnswerContext<'_> {
             pid: std::process::id(),
             public_key: self.public_key.to_string(),
             listen: texts(self.listen),
-            endpoints: texts(&self.config.endpoints),
+            endpoints: self.desk.endpoints().iter().map(ToString::to_string).collect(),
             list_version: self.desk.list_version(),
             list_age_s: self.desk.list_age_s(now, unix_s).unwrap_or_default(),
             list: match self.desk.standing(now, unix_s) {
@@ -303,6 +342,11 @@ impl AnswerContext<'_> {
             status.admitted = register.admitted() as u32;
             status.members = register.members().count() as u32;
             status.steps = register.len();
+            let made = self.desk.registrars().map(|made| {
+                let door: Vec<_> = made.rights.door.iter().map(ToString::to_string).collect();
+                format!("{} at {}", made.name, door.join(", "))
+            });
+            status.registrars = made.collect();
         }
         status
     }
@@ -311,6 +355,7 @@ impl AnswerContext<'_> {
     fn warnings(&self) -> Vec<String> {
         let mut all = self.config.warnings();
         all.extend(self.desk.doubt().map(|doubt| doubt.to_string()));
+        all.extend(self.endpoints_fault.map(str::to_owned));
         if self.is_early && !self.node.has_caught_up {
             all.push(OwnerError::Early.to_string());
         }
@@ -319,8 +364,13 @@ impl AnswerContext<'_> {
         all.extend(self.desk.flood(self.at.0).map(flooded));
         match self.desk.register().map(Register::mandate) {
             None => all.push(
-                "the authority's list has no mandate for this registrar: nobody can join".into(),
+                "this registrar has no mandate, by the authority's list or by another registrar: \
+                 nobody can join"
+                    .into(),
             ),
+            Some(mandate) if self.desk.is_made() && mandate.until_unix_s <= unix_s + SOON_S => {
+                all.push(MADE_ENDS.into());
+            }
             Some(mandate) if mandate.until_unix_s <= unix_s => {
                 all.push("the mandate has ended: the authority must sign another one".into());
             }

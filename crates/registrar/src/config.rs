@@ -1,13 +1,14 @@
 //! `registrar.toml`: the registrar's configuration.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use shoal_crypto::VerifyKey;
-use shoal_daemon::config::{self, DEFAULT_CONTROL_SOCKET, can_be_called};
+use shoal_daemon::config::{self, DEFAULT_CONTROL_SOCKET};
+use shoal_directory::DoorEndpoint;
 use shoal_joining::ENDPOINTS_MAX;
 
 const DAY_S: u64 = 86_400;
@@ -34,8 +35,9 @@ pub struct RegistrarConfig {
     pub ledger_file: PathBuf,
     /// UDP sockets, each IP:PORT.
     pub listen: Vec<SocketAddr>,
-    /// Endpoints at which newcomers call, one to three IP:PORT, which invites contain.
-    pub endpoints: Vec<SocketAddr>,
+    /// Endpoints at which newcomers call, one to three IP:PORT or NAME:PORT, which invites
+    /// contain. 0.0.0.0:PORT and \[::\]:PORT stand for the address of the machine's default route.
+    endpoints: Vec<String>,
     /// Lifetime of a membership in days, if the mandate allows as many.
     #[serde(default = "membership_days")]
     membership_days: u32,
@@ -55,6 +57,12 @@ pub struct RegistrarConfig {
     pub authority_folder: Option<PathBuf>,
     #[serde(skip)]
     file: PathBuf,
+}
+
+/// IP family, true for IPv4, and port of an endpoint that follows the default route.
+fn route_port(text: &str) -> Option<(bool, u16)> {
+    let at = text.parse::<SocketAddr>().ok()?;
+    (at.ip().is_unspecified() && at.port() != 0).then_some((at.is_ipv4(), at.port()))
 }
 
 fn membership_days() -> u32 {
@@ -98,10 +106,12 @@ impl RegistrarConfig {
         if !(1..=ENDPOINTS_MAX).contains(&self.endpoints.len()) {
             bail!("endpoints: expected 1 to {ENDPOINTS_MAX}: where newcomers call this machine");
         }
-        if let Some(at) = self.endpoints.iter().find(|at| !can_be_called(**at)) {
-            bail!(
-                "endpoints: {at} can't be called: expected an address of this machine and a port"
-            );
+        for at in &self.endpoints {
+            if route_port(at).is_none()
+                && let Err(why) = at.parse::<DoorEndpoint>()
+            {
+                bail!("endpoints: {at} can't be called: {why}");
+            }
         }
         if !(1..=3_650).contains(&self.membership_days) {
             bail!("membership_days: expected 1 to 3650, found {}", self.membership_days);
@@ -110,6 +120,27 @@ impl RegistrarConfig {
             bail!("max_staleness_s: expected 1 or more");
         }
         Ok(())
+    }
+
+    /// Endpoints at which newcomers call. `route` gives the address of the default route in an IP
+    /// family, true for IPv4; an endpoint by a route that is missing is left out.
+    pub fn endpoints(&self, route: impl Fn(bool) -> Option<IpAddr>) -> Vec<DoorEndpoint> {
+        let mut all = Vec::new();
+        for text in &self.endpoints {
+            let endpoint = match route_port(text) {
+                Some((is_ipv4, port)) => {
+                    route(is_ipv4).map(|ip| DoorEndpoint::At(SocketAddr::new(ip, port)))
+                }
+                None => text.parse().ok(),
+            };
+            all.extend(endpoint.filter(|at| at.is_callable() && !all.contains(at)));
+        }
+        all
+    }
+
+    /// True if an endpoint follows the default route.
+    pub fn follows_route(&self) -> bool {
+        self.endpoints.iter().any(|text| route_port(text).is_some())
     }
 
     /// The authority's public key.
@@ -198,9 +229,25 @@ mod tests {
         };
         refused("key_file", "keyfile", "unknown field");
         refused("[\"0.0.0.0:7500\"]", "[]", "listen: expected 1 to 16");
-        refused("192.0.2.1:7500", "0.0.0.0:7500", "can't be called");
+        refused("192.0.2.1:7500", "0.0.0.0:0", "can't be called");
+        refused("192.0.2.1:7500", "my.example.org", "can't be called");
         refused("authority = \"", "authority = \"x", "expected its public key");
         refused("control_socket", "membership_days = 0\ncontrol_socket", "expected 1 to 3650");
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address_a_name_or_the_default_routes_address() {
+        let config = with(|text| {
+            let all = "my.example.org:7500\", \"0.0.0.0:7500\", \"[::]:7500";
+            text.replacen("192.0.2.1:7500", all, 1)
+        });
+        let config = config.unwrap();
+        let route =
+            |is_ipv4: bool| -> Option<IpAddr> { is_ipv4.then(|| IpAddr::from([192, 0, 2, 9])) };
+        let said = |all: &[DoorEndpoint]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(said(&config.endpoints(route)), ["my.example.org:7500", "192.0.2.9:7500"]);
+        assert_eq!(said(&config.endpoints(|_| None)), ["my.example.org:7500"]);
+        assert!(config.follows_route() && !with(|text| text).unwrap().follows_route());
     }
 
     #[test]

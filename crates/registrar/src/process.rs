@@ -1,6 +1,8 @@
 //! The process: opens what it needs, gives up every privilege, and serves newcomers until it is
 //! told to stop.
 
+mod upkeep;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -18,6 +20,7 @@ use shoal_daemon::control::api::{Command, ControlReply, LedgerEnd};
 use shoal_daemon::control::log::NodeLog;
 use shoal_daemon::control::socket::{ClientMessage, ControlServer, SocketOwner, Wake, check_free};
 use shoal_daemon::files::reading;
+use shoal_daemon::net::resolve::route_address;
 use shoal_daemon::notify::notify;
 use shoal_daemon::privileges;
 use shoal_daemon::worker::clock::{BootClock, unix_ms};
@@ -32,6 +35,7 @@ use crate::follow::{ControlClient, Follower, NodeUpdate};
 use crate::ledger::{LedgerFile, LedgerHistory};
 use crate::newest::ListKeeper;
 use crate::secrets::SecretKeeper;
+use upkeep::RegistrarUpkeep;
 
 /// Requests of the owner that may wait.
 const COMMANDS: usize = 64;
@@ -46,8 +50,6 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Time after its start in which a registrar signs nothing, unless a neighbour of the node has told
 /// what it knows. Neighbours do so within seconds.
 const EARLY: Duration = Duration::from_secs(30);
-/// Interval between looks at the members for the tier of the network's preset.
-const PRESET_EVERY: Duration = Duration::from_secs(2);
 /// Interval between writes of the ledger's note, if nothing else happens.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
 /// Receive buffer asked of the kernel per socket, in bytes.
@@ -96,10 +98,7 @@ struct RegistrarProcess {
     signs_at: Time,
     /// Time of the next write of the ledger's note.
     touch_at: Time,
-    /// Time of the next look at the members for the tier of the network's preset.
-    preset_at: Time,
-    /// Logged reason why hosts don't get the preset's tier.
-    said_preset: Option<String>,
+    upkeep: RegistrarUpkeep,
     /// Logged fault of the desk.
     said_fault: Option<String>,
     log: NodeLog,
@@ -165,8 +164,7 @@ impl RegistrarProcess {
             said_doubt: None,
             signs_at,
             touch_at: Time::ZERO,
-            preset_at: Time::ZERO,
-            said_preset: None,
+            upkeep: RegistrarUpkeep::default(),
             said_fault: None,
             log,
             said_flood: false,
@@ -194,7 +192,7 @@ impl RegistrarProcess {
             self.newest.handle_timeout(self.clock.now());
             self.touch();
             self.note_node();
-            self.follow_preset();
+            self.follow();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
             }
@@ -208,10 +206,7 @@ impl RegistrarProcess {
                 while let Some(news) = self.news.take() {
                     match news {
                         NodeUpdate::List(list) => self.take_list(*list),
-                        NodeUpdate::Steps(steps) => {
-                            let at = self.at();
-                            steps.iter().for_each(|step| self.desk.learn(step, at));
-                        }
+                        NodeUpdate::Steps(steps) => self.take_steps(&steps),
                         NodeUpdate::Secret(secret) => {
                             let now = self.clock.now();
                             self.secrets.take(secret, &mut self.desk, now);
@@ -219,6 +214,7 @@ impl RegistrarProcess {
                     }
                 }
             }
+            self.state_endpoints();
             self.note_fault();
             self.note_flood();
         }
@@ -271,7 +267,7 @@ impl RegistrarProcess {
     /// Longest wait: until the next timer.
     fn patience(&self) -> PollTimeout {
         let next = [self.secrets.poll_timeout(), self.newest.poll_timeout()];
-        let next = next.into_iter().chain([Some(self.touch_at), Some(self.preset_at)]);
+        let next = next.into_iter().chain([Some(self.touch_at), Some(self.upkeep.follow_at)]);
         let Some(next) = next.flatten().min() else { return PollTimeout::NONE };
         let ms = next.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
@@ -319,6 +315,7 @@ impl RegistrarProcess {
         let faults = [self.secrets.fault(), self.newest.fault()];
         let faults = faults.into_iter().flatten().map(str::to_owned).collect();
         let is_early = self.signs_at > at.0;
+        let endpoints_fault = self.upkeep.endpoints_fault.clone();
         let RegistrarProcess { desk, config, listen, follower, bytes_out, public_key, log, .. } =
             self;
         let now = AnswerContext {
@@ -328,6 +325,7 @@ impl RegistrarProcess {
             node: follower.standing(),
             is_early,
             faults,
+            endpoints_fault: endpoints_fault.as_deref(),
             log,
             bytes_out: *bytes_out,
             public_key: *public_key,
@@ -352,10 +350,25 @@ impl RegistrarProcess {
         }
     }
 
+    /// Applies steps of other registrars. One of them may make this registrar: then the ledger may
+    /// lack steps that it signed before, so the node's word is waited for as after a start.
+    fn take_steps(&mut self, steps: &[Vec<u8>]) {
+        let (at, before) = (self.at(), self.desk.register().map(Register::id));
+        steps.iter().for_each(|step| self.desk.learn(step, at));
+        let now = self.desk.register().map(Register::id);
+        if now.is_some() && now != before {
+            self.signs_at = self.signs_at.max(at.0 + EARLY);
+            self.note_node();
+        }
+    }
+
     /// Tells the desk what the node has.
     fn note_node(&mut self) {
         let standing = self.follower.standing();
-        let is_early = self.clock.now() < self.signs_at && !standing.has_caught_up;
+        // A look for another mandate says nothing about the present one.
+        let is_looked = standing.mandate == self.desk.register().map(Register::id);
+        let has_caught_up = standing.has_caught_up && is_looked;
+        let is_early = self.clock.now() < self.signs_at && !has_caught_up;
         self.desk.set_early(is_early);
         if let Some((mandate, has)) = standing.mandate.zip(standing.node_has) {
             self.desk.set_known(mandate, has.steps, has.head);
@@ -385,27 +398,6 @@ impl RegistrarProcess {
             self.desk.disk_mut().touch();
             self.touch_at = now + TOUCH_EVERY;
         }
-    }
-
-    /// Gives members the tier of the network's preset, some at a time.
-    fn follow_preset(&mut self) {
-        let at = self.at();
-        if self.preset_at > at.0 {
-            return;
-        }
-        self.preset_at = at.0 + PRESET_EVERY;
-        let followed = self.desk.follow_preset(at);
-        let fault = followed.as_ref().err().map(ToString::to_string);
-        match followed {
-            Ok(0) => {}
-            Ok(hosts) => tracing::info!(hosts, "hosts got the tier of the network's preset"),
-            Err(why) if fault != self.said_preset => {
-                tracing::warn!("hosts don't get the tier of the network's preset: {why}");
-            }
-            Err(_) => {}
-        }
-        self.said_preset = fault;
-        self.send(usize::MAX);
     }
 
     fn tell_follower(&mut self) {
@@ -461,7 +453,7 @@ fn open_desk(config: &RegistrarConfig, now: Time) -> anyhow::Result<OpenedDesk> 
         doors_before: doors_before.collect::<Result<_, _>>()?,
         network_secret: secrets.own(),
         authority,
-        endpoints: config.endpoints.clone(),
+        endpoints: config.endpoints(route_address),
         membership: config.membership(),
         staleness_max: config.staleness_max(),
         identity,

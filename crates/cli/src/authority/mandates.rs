@@ -95,6 +95,14 @@ fn rights_said(rights: &MandateRights) -> String {
     if let Some(numbers) = rights.numbers {
         text += &format!(", hosts {numbers} behind every router");
     }
+    let door: Vec<String> = rights.door.iter().map(ToString::to_string).collect();
+    if !door.is_empty() {
+        text += &format!(", the registrar at first at {}", door.join(" "));
+    }
+    if rights.registrars > 0 {
+        let most = counted(usize::from(rights.registrars), "registrar");
+        text += &format!(", {most} made by it");
+    }
     text
 }
 
@@ -137,6 +145,8 @@ fn rights(mandate: &str, old: &MandateRights, args: &super::MandateArgs) -> Mand
         routers_most: args.router_max.unwrap_or(old.routers_most),
         families_most: args.family_max.unwrap_or(old.families_most),
         family: args.family.clone().or_else(|| old.family.clone()),
+        door: if args.door.is_empty() { &old.door } else { &args.door }.clone(),
+        registrars: args.registrars.unwrap_or(old.registrars),
     };
     if !new.cover && args.tier.is_empty() {
         new.tiers.clear();
@@ -210,6 +220,9 @@ fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
         }
         () if new.rights.routers_most < old.rights.routers_most => {
             Some("--router-max is smaller than before")
+        }
+        () if new.rights.registrars < old.rights.registrars => {
+            Some("--registrars is smaller than before")
         }
         () if new.rights.families_most < old.rights.families_most => {
             Some("--family-max is smaller than before")
@@ -523,5 +536,10 @@ mod tests {
         assert_eq!(said(|new| new.rights.tiers = vec!["work".into()]), Some("--tier"));
         assert_eq!(said(|new| new.rights.tiers.push("work".into())), None);
         assert_eq!(said(|new| new.rights.tiers.clear()), None, "every tier");
+        let making = Mandate {
+            rights: MandateRights { registrars: 1, ..old.rights.clone() },
+            ..old.clone()
+        };
+        assert!(narrowed(&making, &old).is_some_and(|what| what.starts_with("--registrars")));
     }
 }

@@ -69,6 +69,10 @@ struct MandateReport {
     tiers: Vec<String>,
     /// Host numbers behind every router.
     numbers: Option<String>,
+    /// First endpoints of the registrar.
+    door: Vec<String>,
+    /// Registrars that it may make.
+    registrars: u8,
 }
 
 impl MandateReport {
@@ -93,6 +97,8 @@ impl MandateReport {
             cover: mandate.rights.cover,
             tiers: mandate.rights.tiers.clone(),
             numbers: mandate.rights.numbers.map(|range| range.to_string()),
+            door: mandate.rights.door.iter().map(ToString::to_string).collect(),
+            registrars: mandate.rights.registrars,
         }
     }
 }

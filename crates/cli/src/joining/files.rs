@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
 use shoal_daemon::config::DirectMode;
+use shoal_directory::DoorEndpoint;
 
 use super::interface::InterfaceToml;
 use super::place::ServiceFolders;
@@ -234,7 +235,7 @@ pub struct NodeToml<'a> {
     pub guard_file: Option<PathBuf>,
     /// The registrar's key, its endpoints, and how many days before its end a membership is
     /// renewed.
-    pub registrar: Option<(String, &'a [SocketAddr], u32)>,
+    pub registrar: Option<(String, &'a [DoorEndpoint], u32)>,
 }
 
 impl NodeToml<'_> {
@@ -310,16 +311,17 @@ pub struct RegistrarToml<'a> {
     pub ledger_file: PathBuf,
     /// Address and port at which the registrar listens.
     pub listen: SocketAddr,
-    /// Endpoint at which newcomers call the registrar.
-    pub endpoint: SocketAddr,
+    /// Endpoint at which newcomers call the registrar; `None` for the address of the machine's
+    /// default route, and the port of `listen`.
+    pub endpoint: Option<&'a DoorEndpoint>,
     /// Greatest age of a list, in seconds.
     pub max_staleness_s: u64,
     /// The node's control socket.
     pub node_socket: &'a Path,
     /// The registrar's control socket.
     pub socket: PathBuf,
-    /// The authority's folder, at the place where it was made.
-    pub authority_folder: &'a Path,
+    /// The authority's folder, at the place where it was made, if it was made on this machine.
+    pub authority_folder: Option<&'a Path>,
 }
 
 impl RegistrarToml<'_> {
@@ -336,11 +338,15 @@ impl RegistrarToml<'_> {
         line("list_file", quoted(self.list_file.display()));
         line("ledger_file", quoted(self.ledger_file.display()));
         line("listen", format!("[{}]", quoted(self.listen)));
-        line("endpoints", format!("[{}]", quoted(self.endpoint)));
+        let listen = self.listen;
+        let endpoint = self.endpoint.map_or_else(|| listen.to_string(), ToString::to_string);
+        line("endpoints", format!("[{}]", quoted(endpoint)));
         line("max_staleness_s", self.max_staleness_s.to_string());
         line("node_socket", quoted(self.node_socket.display()));
         line("control_socket", quoted(self.socket.display()));
-        line("authority_folder", quoted(self.authority_folder.display()));
+        if let Some(folder) = self.authority_folder {
+            line("authority_folder", quoted(folder.display()));
+        }
         out
     }
 }
@@ -445,7 +451,7 @@ mod tests {
     fn what_is_written_is_read() {
         let key = shoal_crypto::Identity::from_seed([1; 32]).public().to_string();
         let authority = shoal_crypto::SigningKey::from_seed([2; 32]).public().to_string();
-        let endpoint: SocketAddr = "192.0.2.1:7500".parse().unwrap();
+        let endpoint: DoorEndpoint = "my.example.org:7500".parse().unwrap();
         let interface = InterfaceToml {
             name: "shoal3".into(),
             ipv4_bits: Some(24),
@@ -467,7 +473,7 @@ mod tests {
             as_far_as_possible: true,
             direct: Some(DirectMode::Auto),
             guard_file: Some("/var/lib/shoal/circuits.guard".into()),
-            registrar: Some((key, &[endpoint], 30)),
+            registrar: Some((key, std::slice::from_ref(&endpoint), 30)),
         };
         let read = |node: &NodeToml<'_>| {
             shoal_daemon::config::NodeConfig::parse(Path::new("node.toml"), &node.text()).unwrap()
@@ -481,7 +487,7 @@ mod tests {
         assert_eq!((read_back.ipv4_bits, read_back.name.as_str()), (24, "shoal3"));
         assert_eq!(read_back.accept_ipv4[0].0.0, interface.accept_ipv4[0]);
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
-        assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
+        assert_eq!(config.registrar.unwrap().endpoints(), std::slice::from_ref(&endpoint));
         assert_eq!(config.direct.mode, DirectMode::Auto);
         assert!(config.anonymity.as_far_as_possible);
         let plain =
@@ -495,15 +501,21 @@ mod tests {
             list_file: "network.list".into(),
             ledger_file: "ledger".into(),
             listen: "0.0.0.0:7500".parse().unwrap(),
-            endpoint,
+            endpoint: Some(&endpoint),
             max_staleness_s: 9,
             node_socket: Path::new("/run/shoal/control.sock"),
             socket: "control.sock".into(),
-            authority_folder: Path::new("/srv/net"),
+            authority_folder: Some(Path::new("/srv/net")),
         };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("registrar.toml");
-        write(&file, registrar.text().as_bytes()).unwrap();
-        assert_eq!(shoal_registrar::RegistrarConfig::load(&file).unwrap().endpoints, [endpoint]);
+        let route = |_: bool| -> Option<std::net::IpAddr> { Some([192, 0, 2, 9].into()) };
+        let said = |toml: &RegistrarToml<'_>| {
+            write(&file, toml.text().as_bytes()).unwrap();
+            shoal_registrar::RegistrarConfig::load(&file).unwrap().endpoints(route)
+        };
+        assert_eq!(said(&registrar), std::slice::from_ref(&endpoint));
+        let by_route = RegistrarToml { endpoint: None, ..registrar };
+        assert_eq!(said(&by_route), ["192.0.2.9:7500".parse().unwrap()]);
     }
 }

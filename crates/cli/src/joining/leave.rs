@@ -10,8 +10,9 @@ use shoal_daemon::config::{NodeConfig, keys};
 use shoal_daemon::control::socket::ControlConnection;
 use shoal_daemon::membership::{asking, renewal};
 use shoal_joining::{JoinError, JoinEvent, JoinGoal};
+use shoal_registrar::RegistrarConfig;
 
-use super::files::{sync, wrong};
+use super::files::{REGISTRAR_FILES, sync, wrong};
 use super::place::ServiceFolders;
 use super::rekey::{files_user, forget};
 use super::start::{Service, disable, has_units};
@@ -38,6 +39,11 @@ pub fn leave(common: &CommonOptions, args: &LeaveArgs) -> Result<()> {
     let is_unit = has_units(&[(Service::Node, &place)]);
     let told = tell(&config, is_unit, args.force)?;
     let stopped = is_unit && disable(Service::Node);
+    let had_registrar = has_second(&place, &config);
+    if had_registrar {
+        let _stopped = is_unit && disable(Service::Registrar);
+        remove_registrar(&place)?;
+    }
     let missing = remove(&config)?;
     let runs = !stopped && ControlConnection::connect(&config.control_socket()).is_ok();
     if common.json {
@@ -46,6 +52,12 @@ pub fn leave(common: &CommonOptions, args: &LeaveArgs) -> Result<()> {
     }
     missing.iter().for_each(|file| eprintln!("shoal: {}: was missing", file.display()));
     output::line("this machine has left the network, and its key is deleted")?;
+    if had_registrar {
+        output::line(
+            "the registrar here ends, too, and its files are deleted: stop it if it runs. Machines \
+             that it let in must join anew",
+        )?;
+    }
     if runs {
         output::line("the node still runs, but reaches nobody: stop it")?;
     }
@@ -79,7 +91,7 @@ fn ask(config: &NodeConfig, is_unit: bool) -> Result<()> {
         }
     }
     let user = files_user(config, is_unit)?;
-    let contact = renewal::contact(config, user).map_err(wrong)?;
+    let contact = renewal::newest_contact(config, user).map_err(wrong)?;
     let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
     let identity = identity.map_err(|e| wrong(e.to_string()))?;
     let mut silence = unanswered(&contact.endpoints);
@@ -92,6 +104,32 @@ fn ask(config: &NodeConfig, is_unit: bool) -> Result<()> {
         }
         other => Err(not_done(&other)),
     }
+}
+
+/// True if this machine got a registrar of its own by the invite that made it a member.
+fn has_second(place: &ServiceFolders, config: &NodeConfig) -> bool {
+    let own = config.authority.as_ref().and_then(|authority| authority.key.as_ref());
+    let file = place.registrar().registrar_toml();
+    let beside = RegistrarConfig::load(&file).ok().filter(|_| config.registrar.is_some());
+    beside.is_some_and(|beside| {
+        // The registrar of the network's first machine names the authority's folder.
+        beside.authority_folder.is_none() && beside.authority().ok() == own.map(|key| key.0)
+    })
+}
+
+/// Removes the files of the registrar here, its configuration last. A new registrar could not
+/// continue a ledger of another key.
+fn remove_registrar(place: &ServiceFolders) -> Result<()> {
+    let own = place.registrar();
+    for name in REGISTRAR_FILES.iter().rev() {
+        for path in [own.dir.join(own.state_file(name)), own.dir.join(name)] {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(wrong(&path, e)),
+                _ => {}
+            }
+        }
+    }
+    sync(&own.dir)
 }
 
 /// Removes the node's files, its configuration last: until then the command can be repeated.

@@ -4,28 +4,29 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_crypto::{Identity, NetworkSecret, SigningKey};
-use shoal_daemon::config::{REGISTRAR_SOCKET, keys};
+use shoal_daemon::config::keys;
 use shoal_daemon::control::api::{Command, RegistrarReply};
 use shoal_daemon::control::socket::ControlConnection;
 use shoal_daemon::tun::consent::is_public;
 use shoal_directory::{
-    CircuitRole, HostRange, List, Mandate, MandateRights, Member, NumberRange, Prefix, RouterRange,
-    check_new_name, is_name,
+    CircuitRole, DoorEndpoint, HostRange, List, Mandate, MandateRights, Member, NumberRange,
+    Prefix, RouterRange, check_new_name, is_name,
 };
-use shoal_joining::DoorSecret;
 use shoal_wire::Address;
 
+use super::endpoint::OwnEndpoint;
 use super::fetch::{self, FetchArgs};
 use super::files::{
-    LEDGER_NOTE, NODE_FILES, NodeToml, REGISTRAR_FILES, RegistrarToml, Staging, make_folder, write,
+    LEDGER_NOTE, NODE_FILES, NodeToml, REGISTRAR_FILES, RegistrarToml, Staging, make_folder,
 };
 use super::interface::{InterfaceArgs, InterfaceToml, check_machine, say_names};
 use super::place::{ServiceFolders, own_name};
 use super::ports::{self, listen_at};
 use super::preset::{self, NewPreset, PresetArgs};
+use super::second::{self, RegistrarContent, node_socket};
 use super::start::{Children, LOOK, Service, enable, hand_over, has_units, unit_group};
 use crate::authority::folder::{self, AuthorityFolder, now_s};
 use crate::check;
@@ -49,10 +50,13 @@ const DAY_S: u64 = 86_400;
 /// pretend to be as many operators.
 const ROUTERS_MOST: u16 = 64;
 const FAMILIES_MOST: u8 = 16;
+/// Registrars that the first one may make.
+const REGISTRARS: u8 = 2;
 const EXAMPLES: &str = "\
 Examples:
   shoal network create home                        others call the address of its default route
   shoal network create home --endpoint 192.0.2.2   others call this address
+  shoal network create home --endpoint my.example.org
   shoal network create home --endpoint 192.0.2.2:7400 --registrar 192.0.2.2:7401
   shoal network create home --uses 5 --ipv4 10.9.0.0/24
   shoal network create home --preset hidden        circuits, mixes and cover for all hosts
@@ -94,14 +98,15 @@ struct CreateArgs {
     /// Name of the network, for people.
     #[arg(value_name = "NAME")]
     network: String,
-    /// Address at which others call this machine, IP or IP:PORT. Without a port, one that follows
-    /// from the node's key.
-    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
-    endpoint: Option<(IpAddr, Option<u16>)>,
-    /// Address at which newcomers call the registrar, IP or IP:PORT. By default the node's address,
-    /// with a port that follows from the registrar's key.
-    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
-    registrar: Option<(IpAddr, Option<u16>)>,
+    /// Address or DNS name at which others call this machine. Without a port, one that follows
+    /// from the node's key. The router gets the name's present address; newcomers and members
+    /// look the registrar's name up whenever they call.
+    #[arg(long, value_name = "IP|NAME[:PORT]")]
+    endpoint: Option<OwnEndpoint>,
+    /// Address or DNS name at which newcomers call the registrar. By default the node's, with a
+    /// port that follows from the registrar's key.
+    #[arg(long, value_name = "IP|NAME[:PORT]")]
+    registrar: Option<OwnEndpoint>,
     /// Name of this machine in the network; by default its host name.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
@@ -139,18 +144,6 @@ struct CreateArgs {
     invite: TermArgs,
 }
 
-/// Parses IP or IP:PORT.
-pub(super) fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    let wrong = || "expected the address of this machine, such as 192.0.2.2 or 192.0.2.2:7400";
-    let parsed = text.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
-    let parsed = parsed.or_else(|_| text.parse().map(|ip| (ip, None)));
-    let can = |at: &(IpAddr, Option<u16>)| {
-        let at = SocketAddr::new(at.0, at.1.unwrap_or(1));
-        shoal_daemon::config::can_be_called(at)
-    };
-    parsed.ok().filter(can).ok_or_else(|| wrong().into())
-}
-
 pub fn run(common: &CommonOptions, args: &NetworkArgs) -> Result<()> {
     match &args.verb {
         NetworkCommand::Create(verb) => create(common, verb),
@@ -167,7 +160,10 @@ struct NewNetworkPlan<'a> {
     registrar: ServiceFolders,
     authority: PathBuf,
     at: SocketAddr,
+    /// Address of the registrar.
     door_at: SocketAddr,
+    /// Endpoint of the registrar as invites name it.
+    door: DoorEndpoint,
     router_key: Identity,
     registrar_key: Identity,
     interface: Option<InterfaceToml>,
@@ -243,13 +239,18 @@ impl<'a> NewNetworkPlan<'a> {
         let named = || home.join(format!("shoal-authority-{}", args.network));
         let authority = std::path::absolute(authority.unwrap_or_else(named))?;
         check_new(&node, &registrar, &authority)?;
-        let (ip, port) = match args.endpoint {
-            Some(endpoint) => endpoint,
-            None => (ports::own_address()?, None),
+        let own = match &args.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => OwnEndpoint::of(ports::own_address()?),
         };
-        let (router_key, at) = ports::key_for(ip, port, None)?;
-        let (ip, port) = args.registrar.unwrap_or((ip, None));
+        let ip = own.address(args.ipv4.as_ref())?;
+        let (router_key, at) = ports::key_for(ip, own.port, None)?;
+        let (ip, port, own) = match &args.registrar {
+            Some(door) => (door.address(args.ipv4.as_ref())?, door.port, door),
+            None => (ip, None, &own),
+        };
         let (registrar_key, door_at) = ports::key_for(ip, port, Some(at.port()))?;
+        let door = own.door(door_at.port());
         let services = [(Service::Node, &node), (Service::Registrar, &registrar)];
         // Checked before anything of the network is made.
         services.iter().try_for_each(|(service, place)| check_machine(*service, place))?;
@@ -264,6 +265,7 @@ impl<'a> NewNetworkPlan<'a> {
             authority,
             at,
             door_at,
+            door,
             router_key,
             registrar_key,
             interface,
@@ -277,12 +279,11 @@ impl<'a> NewNetworkPlan<'a> {
         Ok(list)
     }
 
-    /// Socket through which a registrar of another user hands its signed steps to the node.
-    fn node_socket(&self) -> PathBuf {
-        match unit_group(&self.node) {
-            Some(_) => self.node.socket.with_file_name(REGISTRAR_SOCKET),
-            None => self.node.socket.clone(),
-        }
+    /// Endpoint in the registrar's file. Without one on the command line the registrar follows the
+    /// machine's default route.
+    fn door_named(&self) -> Option<&DoorEndpoint> {
+        let is_named = self.args.registrar.is_some() || self.args.endpoint.is_some();
+        is_named.then_some(&self.door)
     }
 
     /// Removes what was made of an incomplete network, so that the command can be repeated. All of
@@ -345,7 +346,10 @@ impl<'a> NewNetworkPlan<'a> {
             most: args.max,
             longest_s: 90 * DAY_S as u32,
             until_unix_s: now_s() + 3_650 * DAY_S,
-            rights: MandateRights { tiers: args.preset.tiers(), ..rights(&args.network) },
+            rights: MandateRights {
+                tiers: args.preset.tiers(),
+                ..rights(&args.network, &self.door)
+            },
         };
         let mandate = mandate.checked().map_err(failed)?;
         // Nothing is made before all of it is checked.
@@ -360,34 +364,19 @@ impl<'a> NewNetworkPlan<'a> {
     fn make_registrar(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
         let place = &self.registrar;
         let staging = Staging::of(place)?;
-        let door = DoorSecret::new(*random()?.first_chunk().context("32 bytes have 16")?);
         let toml = RegistrarToml {
             authority: key.public().to_string(),
             list_file: place.state_file("network.list"),
             ledger_file: place.state_file("ledger"),
             listen: listen_at(self.door_at),
-            endpoint: self.door_at,
+            endpoint: self.door_named(),
             max_staleness_s: self.args.max_staleness,
-            node_socket: &self.node_socket(),
+            node_socket: &node_socket(&self.node),
             socket: place.socket_named(),
-            authority_folder: &self.authority,
+            authority_folder: Some(&self.authority),
         };
-        staging.write("registrar.key", keys::identity_text(&self.registrar_key).as_bytes())?;
-        staging.write("door.key", keys::door_text(&door).as_bytes())?;
-        staging.write("network.key", keys::network_secret_text(secret).as_bytes())?;
-        let mut names = vec!["registrar.key", "door.key", "network.key"];
-        match &place.state {
-            Some(state) => {
-                make_folder(state)?;
-                write(&state.join("network.list"), list.bytes())?;
-            }
-            None => {
-                staging.write("network.list", list.bytes())?;
-                names.push("network.list");
-            }
-        }
-        staging.write("registrar.toml", toml.text().as_bytes())?;
-        names.push("registrar.toml");
+        let content = RegistrarContent { key: &self.registrar_key, secret, list: list.bytes() };
+        let names = second::stage(place, &staging, &content, &toml)?;
         staging.settle(&names)
     }
 
@@ -512,7 +501,7 @@ impl<'a> NewNetworkPlan<'a> {
         output::line(&format!(
             "made the network {name}, with {} as its router at {}, and a registrar at {}: others \
              must reach both by UDP",
-            self.name, self.at, self.door_at
+            self.name, self.at, self.door
         ))?;
         let (node, registrar) = (self.node.dir.display(), self.registrar.dir.display());
         output::line(&format!("files: {node} (node), {registrar} (registrar)"))?;
@@ -531,10 +520,11 @@ impl<'a> NewNetworkPlan<'a> {
 }
 
 /// Rights of the registrar beyond hosts: routers of the network's own family and of others.
-fn rights(network: &str) -> MandateRights {
+fn rights(network: &str, door: &DoorEndpoint) -> MandateRights {
     MandateRights {
         routers: vec![RouterRange { first: ROUTER.router + 1, last: u16::MAX.into() }],
-        // Hosts may be behind every router, so that nobody is behind one with everybody else.
+        // Hosts may be behind every router, so that nobody is behind one with everybody else. Those
+        // of a second registrar are behind its own.
         numbers: Some(NumberRange { first: 1, last: u16::MAX }),
         relay: true,
         mix: true,
@@ -543,6 +533,8 @@ fn rights(network: &str) -> MandateRights {
         routers_most: ROUTERS_MOST,
         families_most: FAMILIES_MOST,
         family: Some(network.to_owned()),
+        door: vec![door.clone()],
+        registrars: REGISTRARS,
     }
 }
 

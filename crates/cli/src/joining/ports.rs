@@ -1,12 +1,13 @@
 //! Free UDP ports of this machine, and the address at which others call it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::Result;
 use shoal_crypto::Identity;
 use shoal_daemon::config::keys;
 pub use shoal_daemon::membership::asking::listen_at;
+use shoal_daemon::net::resolve::route_address;
 
 use crate::failure::{self, ExitError};
 use crate::keys::random;
@@ -56,26 +57,14 @@ fn free_at(
     }
 }
 
-/// Source address of this machine's routes to others; sends no packet.
-fn guess() -> Option<IpAddr> {
-    let ways: [(IpAddr, IpAddr); 2] = [
-        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
-        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
-    ];
-    ways.into_iter().find_map(|(any, far)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((far, 9)).ok()?;
-        socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified())
-    })
-}
-
 /// Address of this machine's default route, which others call unless --endpoint names another one.
 /// Prints the address.
 pub fn own_address() -> Result<IpAddr> {
-    let ip = guess().ok_or_else(|| {
+    let ip = [true, false].into_iter().find_map(route_address).ok_or_else(|| {
         ExitError::of(
             failure::USAGE,
-            "no route of this machine shows the address at which others call it: --endpoint IP",
+            "no route of this machine shows the address at which others call it: name it with \
+             --endpoint",
         )
     })?;
     let only = if shoal_wire::is_private(ip) {

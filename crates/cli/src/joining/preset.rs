@@ -160,8 +160,15 @@ pub fn router_invites(socket: &Path, new: &NewPreset) -> Result<Vec<(&'static st
     }
     let made = |family: &'static str| -> Result<_> {
         let router = Some(RouterTerms { family: Some(family.into()), relay: true });
-        let (name, groups, approve) = (None, Vec::new(), false);
-        let terms = InviteTerms { name, uses: ROUTERS, expires_s: DAY_S, groups, approve, router };
+        let terms = InviteTerms {
+            name: None,
+            uses: ROUTERS,
+            expires_s: DAY_S,
+            groups: Vec::new(),
+            approve: false,
+            router,
+            registrar: None,
+        };
         let asked = ask_within(socket, RegistrarRequest::Invite(terms), PATIENCE)?;
         let RegistrarReply::Invite(made) = asked else { return Err(another()) };
         Ok((family, made))

@@ -55,7 +55,7 @@ pub fn rekey(common: &CommonOptions, args: &RekeyArgs) -> Result<()> {
     }
     let is_unit = has_units(&[(Service::Node, &place)]);
     let user = files_user(&config, is_unit)?;
-    let contact = renewal::contact(&config, user);
+    let contact = renewal::newest_contact(&config, user);
     let contact = contact.map_err(|why| ExitError::of(failure::CONFIG, why))?;
     let key = KeyFiles::open(&config, user)?;
     let new = key.next(config.node.listen.is_none())?;

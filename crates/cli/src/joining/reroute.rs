@@ -81,7 +81,7 @@ pub fn reroute(common: &CommonOptions, place: &ServiceFolders) -> Result<()> {
 
 fn ask(config: &NodeConfig, user: Option<u32>) -> Result<NewMembership> {
     let wrong = |why: String| ExitError::of(failure::CONFIG, why);
-    let contact = renewal::contact(config, user).map_err(wrong)?;
+    let contact = renewal::newest_contact(config, user).map_err(wrong)?;
     let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
     let identity = identity.map_err(|e| wrong(e.to_string()))?;
     let mut silence = unanswered(&contact.endpoints);

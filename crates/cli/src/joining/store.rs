@@ -140,13 +140,13 @@ fn lacks(file: &Path, chain: &[Supplement]) -> bool {
     chain.iter().any(|step| !has.contains(step.bytes()))
 }
 
-/// Content of the node's file, with this chain instead of the file's steps of the mandate.
+/// Content of the node's file, with these steps instead of the file's steps of their mandates.
 pub fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
-    let mandate = chain.first().map(|step| step.step().mandate);
+    let mandates: BTreeSet<_> = chain.iter().map(|step| step.step().mandate).collect();
     let (before, _) = ChainFile::new(file.to_path_buf()).read();
     let mut out = chain_file(chain);
     for step in before {
-        if Supplement::peek(&step).is_ok_and(|(other, _)| Some(other) != mandate) {
+        if Supplement::peek(&step).is_ok_and(|(other, _)| !mandates.contains(&other)) {
             // The step's length was read from two bytes.
             out.extend_from_slice(&(step.len() as u16).to_be_bytes());
             out.extend_from_slice(&step);
@@ -188,8 +188,22 @@ fn has_list(node: &mut ControlConnection, version: Option<u64>) -> Result<(), St
     Err(format!("the node does not accept list version {version}; `shoal status` says why"))
 }
 
-/// Gives the node the steps of the chain that it lacks.
+/// Gives the node the steps that it lacks. The chain of the registrar that made another one comes
+/// first in `chain`.
 fn give(node: &mut ControlConnection, chain: &[Supplement]) -> Result<(), String> {
+    let mut mandates: Vec<_> = Vec::new();
+    for id in chain.iter().map(|step| step.step().mandate) {
+        if !mandates.contains(&id) {
+            mandates.push(id);
+        }
+    }
+    mandates.into_iter().try_for_each(|id| {
+        let own = chain.iter().filter(|step| step.step().mandate == id);
+        give_one(node, &own.cloned().collect::<Vec<_>>())
+    })
+}
+
+fn give_one(node: &mut ControlConnection, chain: &[Supplement]) -> Result<(), String> {
     let Some(first) = chain.first() else { return Ok(()) };
     let (id, has) = (first.step().mandate.to_string(), directory(node)?);
     let found = has.mandates.iter().find(|mandate| mandate.id == id);

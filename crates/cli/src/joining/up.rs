@@ -13,22 +13,23 @@ use shoal_daemon::membership::anonymity;
 use shoal_daemon::membership::asking;
 use shoal_daemon::membership::chains::chain_file;
 use shoal_daemon::preflight;
-use shoal_directory::{CAPACITY_MAX, Prefix};
+use shoal_directory::{CAPACITY_MAX, DoorEndpoint, Prefix};
 use shoal_joining::{
     Contact, Invite, JoinError, JoinEvent, JoinGoal, NameRequest, NewMembership, PASTED_MAX,
-    RouterRequest,
+    Refusal, RouterRequest,
 };
 
 use super::arguments;
+use super::endpoint::OwnEndpoint;
 use super::files::{NodeToml, Staging, make_folder, write};
 use super::interface::{InterfaceArgs, InterfaceToml, check_machine};
-use super::network::endpoint;
 use super::place::{ServiceFolders, own_name};
 use super::ports::{free_port, listen_at};
 use super::rejoin::rejoin;
 use super::reroute::reroute;
+use super::second::{self, SecondRegistrar};
 use super::services::start;
-use super::start::Service;
+use super::start::{Service, unit_group};
 use crate::check;
 use crate::failure::{self, ExitError};
 use crate::keys::random;
@@ -57,10 +58,10 @@ pub struct UpArgs {
     /// Folder for the files instead of /etc/shoal.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Join as a router that others call at this address, IP or IP:PORT. Needs an invite for a
-    /// router. Without a port, one that follows from the node's key.
-    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
-    endpoint: Option<(IpAddr, Option<u16>)>,
+    /// Join as a router that others call at this address, or at the present address of this DNS
+    /// name. Needs an invite for a router. Without a port, one that follows from the node's key.
+    #[arg(long, value_name = "IP|NAME[:PORT]")]
+    endpoint: Option<OwnEndpoint>,
     /// As a router, carry no circuits.
     #[arg(long, requires = "endpoint")]
     no_relay: bool,
@@ -108,6 +109,7 @@ pub fn up(common: &CommonOptions, args: &UpArgs) -> Result<()> {
     }
     let invite = read_invite(&args.invite)?;
     if place.node_toml().exists() {
+        second::finish(&place)?;
         check_same(&place, invite.as_ref())?;
         rejoin(common, &place, invite, (args.name.as_deref(), args.max_staleness))?;
         if args.as_far_as_possible && !place.config()?.anonymity.as_far_as_possible {
@@ -223,13 +225,14 @@ fn join(
     let identity = own_key(&staging)?;
     let (own, free) = (keys::own_port(&identity), free_port(&identity)?);
     let goal = goal(args, own)?;
-    let (door, registrar, endpoints) =
+    let (door_secret, registrar, endpoints) =
         (invite.door.clone(), invite.registrar, invite.endpoints.clone());
     let contact = Contact::new(invite, Duration::from_secs(args.max_staleness));
-    let joined = ask(identity, contact, goal)?;
+    let (joined, second) = ask(identity, contact, goal, (place, args))?;
     let life_s = joined.member.expires_unix_s.saturating_sub(unix_s);
     let renew_days = (life_s / 3 / DAY_S).clamp(1, 3_650) as u32;
-    let called = joined.router.iter().chain(&endpoints);
+    let door = endpoints.iter().filter_map(DoorEndpoint::address);
+    let called = joined.router.into_iter().chain(joined.second_router).chain(door);
     let direct = if args.no_direct { DirectMode::Off } else { DirectMode::Auto };
     let guard = place.state.as_ref().map(|state| state.join("circuits.guard"));
     if let Some(interface) = &mut interface {
@@ -244,7 +247,7 @@ fn join(
             None => listen(own, free, called),
         },
         socket: place.socket_named(),
-        registrar_group: None,
+        registrar_group: second.as_ref().and_then(|_| unit_group(place)),
         is_router,
         interface: interface.as_ref(),
         resolv_conf: args.resolv_conf,
@@ -257,10 +260,15 @@ fn join(
         guard_file: guard.filter(|_| !is_router),
         registrar: Some((registrar.to_string(), &endpoints, renew_days)),
     };
-    staging.write("door.key", keys::door_text(&door).as_bytes())?;
+    staging.write("door.key", keys::door_text(&door_secret).as_bytes())?;
     staging.write("node.toml", toml.text().as_bytes())?;
+    if let Some(second) = &second {
+        second.stage(place, &joined, args.max_staleness)?;
+    }
     let setup = settle(staging, place, &joined)?;
-    say(common, place, (&joined, interface.as_ref(), &setup))
+    let door = second.map(|second| second.door().clone());
+    second::finish(place)?;
+    say(common, place, (&joined, interface.as_ref(), &setup), door.as_ref())
 }
 
 /// Writes what the membership consists of, and moves all files to their places.
@@ -283,7 +291,8 @@ fn settle(staging: Staging, place: &ServiceFolders, joined: &NewMembership) -> R
 
 /// The request to the registrar; `own` is the port that follows from the node's key.
 ///
-/// Errors: the name on the command line is no name of a node.
+/// Errors: the name on the command line is no name of a node, or the endpoint's name can't be
+/// looked up.
 fn goal(args: &UpArgs, own: u16) -> Result<JoinGoal> {
     if let Some(name) = &args.name {
         shoal_directory::check_new_name(name)
@@ -291,8 +300,8 @@ fn goal(args: &UpArgs, own: u16) -> Result<JoinGoal> {
     }
     let name =
         NameRequest { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
-    let Some((ip, port)) = args.endpoint else { return Ok(JoinGoal::Join(name)) };
-    let endpoint = SocketAddr::new(ip, port.unwrap_or(own));
+    let Some(at) = &args.endpoint else { return Ok(JoinGoal::Join(name)) };
+    let endpoint = SocketAddr::new(at.address(None)?, at.port.unwrap_or(own));
     let (relay, capacity) = (!args.no_relay, args.capacity);
     Ok(JoinGoal::Router(RouterRequest { name, endpoint, relay, capacity }))
 }
@@ -316,12 +325,12 @@ fn own_key(staging: &Staging) -> Result<Identity> {
 }
 
 /// Addresses to listen at: none, unless the node's own port is taken or others are called by IPv6.
-fn listen<'a>(
+fn listen(
     own: u16,
     free: Option<SocketAddr>,
-    mut called: impl Iterator<Item = &'a SocketAddr>,
+    mut called: impl Iterator<Item = SocketAddr>,
 ) -> Vec<SocketAddr> {
-    if !called.any(SocketAddr::is_ipv6) {
+    if !called.any(|at| at.is_ipv6()) {
         return free.into_iter().collect();
     }
     let port = free.map_or(own, |at| at.port());
@@ -330,9 +339,9 @@ fn listen<'a>(
 
 /// Addresses of a router to listen at: its endpoint's port, in both IP families if others are
 /// called by the other one.
-fn listen_as_router<'a>(
+fn listen_as_router(
     at: SocketAddr,
-    mut called: impl Iterator<Item = &'a SocketAddr>,
+    mut called: impl Iterator<Item = SocketAddr>,
 ) -> Vec<SocketAddr> {
     let own = listen_at(at);
     let other: IpAddr = match own.is_ipv4() {
@@ -344,8 +353,33 @@ fn listen_as_router<'a>(
     [own].into_iter().chain(other).collect()
 }
 
-fn ask(identity: Identity, contact: Contact, goal: JoinGoal) -> Result<NewMembership> {
-    granted(ask_event(identity, contact, goal)?)
+/// Asks to join. A router whose invite is for a registrar asks for one, too.
+fn ask(
+    identity: Identity,
+    contact: Contact,
+    goal: JoinGoal,
+    (place, args): (&ServiceFolders, &UpArgs),
+) -> Result<(NewMembership, Option<SecondRegistrar>)> {
+    let (JoinGoal::Router(router), Some(own)) = (&goal, &args.endpoint) else {
+        return Ok((granted(ask_event(identity, contact, goal)?)?, None));
+    };
+    let is_begun = SecondRegistrar::is_begun(place);
+    if !is_begun {
+        match ask_event(identity.clone(), contact.clone(), goal.clone())? {
+            // Nothing is spent yet.
+            JoinEvent::Failed(JoinError::ForRegistrar) => {}
+            event => return Ok((granted(event)?, None)),
+        }
+    }
+    let second = SecondRegistrar::new(place, own, router.endpoint)?;
+    let event = ask_event(identity.clone(), contact.clone(), second.goal(router.clone()))?;
+    match event {
+        // An earlier command had an invite for a registrar, and this one is for a router alone.
+        JoinEvent::Refused(Refusal::OtherKind) if is_begun => {
+            Ok((granted(ask_event(identity, contact, goal)?)?, None))
+        }
+        event => Ok((granted(event)?, Some(second))),
+    }
 }
 
 /// Asks the registrar for a membership. Returns its last word.
@@ -385,7 +419,7 @@ pub fn granted(event: JoinEvent) -> Result<NewMembership> {
 }
 
 /// Prints the registrar's addresses while none of them has answered.
-pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&JoinEvent) -> bool + use<> {
+pub fn unanswered(endpoints: &[DoorEndpoint]) -> impl FnMut(&JoinEvent) -> bool + use<> {
     let text = silence_words(endpoints);
     move |event| {
         if matches!(event, JoinEvent::Unanswered) {
@@ -395,7 +429,7 @@ pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&JoinEvent) -> bool + 
     }
 }
 
-fn silence_words(endpoints: &[SocketAddr]) -> String {
+fn silence_words(endpoints: &[DoorEndpoint]) -> String {
     let at: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
     format!(
         "no answer yet from the registrar at {} (UDP): check that it runs, and that no \
@@ -411,9 +445,9 @@ pub const SILENT: &str = "The registrar is also silent to machines that are not 
 pub fn not_done(event: &JoinEvent) -> anyhow::Error {
     match event {
         JoinEvent::Refused(why) => ExitError::of(failure::REFUSED, why.to_string()),
-        JoinEvent::Failed(why @ (JoinError::Silent { .. } | JoinError::Unsendable(_))) => {
-            ExitError::of(failure::UNREACHABLE, why.to_string())
-        }
+        JoinEvent::Failed(
+            why @ (JoinError::Silent { .. } | JoinError::Unsendable(_) | JoinError::Unresolved(_)),
+        ) => ExitError::of(failure::UNREACHABLE, why.to_string()),
         JoinEvent::Failed(why) => ExitError::of(failure::FAILED, why.to_string()),
         _ => ExitError::of(failure::FAILED, "the registrar gave an unexpected answer"),
     }
@@ -439,13 +473,16 @@ fn say(
     common: &CommonOptions,
     place: &ServiceFolders,
     (joined, interface, setup): (&NewMembership, Option<&InterfaceToml>, &NodeSetup),
+    door: Option<&DoorEndpoint>,
 ) -> Result<()> {
     let member = &joined.member;
     let (ipv4, refusal) = setup.ipv4();
     if common.json {
         let value = serde_json::json!({ "name": member.name, "address": member.address.to_string(),
+            "second": member.second.map(|second| second.to_string()),
             "endpoint": member.endpoint, "family": member.carrier.family,
             "relay": member.carrier.relay,
+            "registrar": door.map(ToString::to_string),
             "ipv4": member.ipv4.map(|ipv4| ipv4.to_string()), "groups": member.groups,
             "ipv4_declined": refusal, "direct": setup.config.direct.mode.as_str(),
             "expires_unix_s": member.expires_unix_s, "config": place.node_toml() });
@@ -463,6 +500,12 @@ fn say(
     ))?;
     if let Some(at) = member.endpoint {
         output::line(&format!("others call it at {at} (UDP), where the registrar reached it"))?;
+    }
+    if let Some(door) = door {
+        output::line(&format!(
+            "a registrar of its own answers at {door} (UDP): `shoal invite` here lets machines in, \
+             without the first one"
+        ))?;
     }
     output::line(&format!("the files are in {}", place.dir.display()))?;
     let bits = interface.and_then(|interface| interface.ipv4_bits);
@@ -491,7 +534,7 @@ mod tests {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert!(read_invite(&[]).unwrap().is_none());
         let said = |text: &str| read_invite(&words(text)).unwrap_err().to_string();
-        assert!(said("SHOAL:2/ABC").contains("version 2"));
+        assert!(said("SHOAL:3/ABC").contains("version 3"));
         assert!(said("SHOAL:1/00 00").contains("part of it is missing"));
         assert!(said("https://x").contains("no invite found"));
     }
@@ -508,7 +551,10 @@ mod tests {
         let six = "[2001:db8::1]:7000".parse().unwrap();
         let free = Some("0.0.0.0:9000".parse().unwrap());
         let said = |free, called: &[SocketAddr]| {
-            listen(8_000, free, called.iter()).iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+            listen(8_000, free, called.iter().copied())
+                .iter()
+                .map(SocketAddr::to_string)
+                .collect::<Vec<_>>()
         };
         assert!(said(None, &[four]).is_empty());
         assert_eq!(said(free, &[four]), ["0.0.0.0:9000"]);

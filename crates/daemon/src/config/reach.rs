@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use shoal_wire::Address;
+
 use super::shift::ShiftMode;
 use super::{LinkPeer, NodeConfig};
 use crate::membership::hosts::HostList;
@@ -17,6 +19,7 @@ fn called<'a>(config: &'a NodeConfig, hosts: &HostList) -> Vec<(&'a str, SocketA
 pub(super) fn warnings(config: &NodeConfig, hosts: &HostList) -> Vec<String> {
     let called = called(config, hosts);
     let mut warnings = Vec::new();
+    warnings.extend(without_first(config, hosts));
     warnings.extend(other_family(config, &called));
     if config.shift.as_ref().is_some_and(|shift| shift.mode == ShiftMode::Routed) {
         warnings.extend(under_own_prefix(config, hosts));
@@ -29,6 +32,19 @@ pub(super) fn warnings(config: &NodeConfig, hosts: &HostList) -> Vec<String> {
         );
     }
     warnings
+}
+
+/// Warns of a host whose first router is no member any more, while the second one carries it.
+fn without_first(config: &NodeConfig, hosts: &HostList) -> Option<String> {
+    let own = config.addresses(hosts);
+    let is_listed = |at: Address| hosts.by_address(Address::new(at.router, 0)).is_some();
+    let is_carried = own.second.is_some_and(is_listed) && !is_listed(own.first);
+    is_carried.then(|| {
+        "this host's first router is no member any more, so one router alone carries it: `shoal up \
+         --another-router` gets another one; if the authority signed this host, `shoal authority \
+         sign --dir DIR NAME --address ADDRESS` names another one"
+            .into()
+    })
 }
 
 /// Warns of an endpoint whose IP family this node does not listen in. A node without a `listen`
@@ -56,4 +72,33 @@ pub(crate) fn under_own_prefix(config: &NodeConfig, hosts: &HostList) -> Option<
          node runs, all addresses of the prefix are this machine's. Expected a prefix \
          that is routed to this machine and that nothing else uses"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_host_hears_that_its_first_router_is_gone() {
+        let host = |seed: u8, name: &str, addresses: &str| {
+            let key = shoal_crypto::Identity::from_seed([seed; 32]).public();
+            format!("[[host]]\nname = \"{name}\"\nkey = \"{key}\"\n{addresses}\n")
+        };
+        let me = host(9, "me", "address = \"1.1\"\nsecond = \"2.9\"");
+        let [one, two] = [(1, "r1"), (2, "r2")]
+            .map(|(number, name)| host(number, name, &format!("address = \"{number}.0\"")));
+        let text = "[node]\nname = \"me\"\naddress = \"1.1\"\nkey_file = \"k\"\n\
+                    network_secret_file = \"n\"\n[links]\naccept = \"members\"\n";
+        let config = NodeConfig::parse(Path::new("node.toml"), text).unwrap();
+        let said = |all: &[&str]| {
+            let hosts = HostList::parse(Path::new("hosts.toml"), &all.concat()).unwrap();
+            without_first(&config, &hosts)
+        };
+        assert_eq!(said(&[&me, &one, &two]), None);
+        assert_eq!(said(&[&me, &one]), None);
+        assert_eq!(said(&[&me]), None, "neither router is known");
+        assert!(said(&[&me, &two]).unwrap().contains("--another-router"));
+    }
 }

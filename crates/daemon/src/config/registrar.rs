@@ -4,15 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use shoal_crypto::PublicKey;
-use shoal_joining::ENDPOINTS_MAX;
+use shoal_directory::{DOOR_ENDPOINTS_MAX, DoorEndpoint};
 
 use super::error::{ConfigError, ConfigSource};
 use super::section::section;
-use super::text::{CallableEndpoint, ParsedText};
+use super::text::ParsedText;
 
 /// An address for documentation (RFC 5737).
-const EXAMPLE: ParsedText<CallableEndpoint> =
-    ParsedText(CallableEndpoint(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 23_872)));
+const EXAMPLE: ParsedText<DoorEndpoint> =
+    ParsedText(DoorEndpoint::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 23_872)));
 
 section! {
     /// The registrar that made this node a member (docs/guide/members.md); `shoal up` writes this
@@ -25,10 +25,10 @@ section! {
         /// File with the secret of the registrar's door. Must be given, and readable by its owner
         /// only.
         door_file: Option<PathBuf>, optional "door.key".into(), reload no;
-        /// Addresses at which the registrar listens: one to three IP:PORT, best first. Must be
-        /// given.
+        /// Endpoints at which the registrar is called: one to three IP:PORT or NAME:PORT, best
+        /// first. Newer ones that the registrar signed are called, too. Must be given.
         #[on = serde(default)]
-        endpoints: Vec<ParsedText<CallableEndpoint>> = vec![EXAMPLE], reload no;
+        endpoints: Vec<ParsedText<DoorEndpoint>> = vec![EXAMPLE], reload no;
         /// Days before the end of the membership at which the node renews it.
         #[on = serde(default = "renew_days")]
         renew_days: u32 = renew_days(), in 1 ..= 3_650, reload no;
@@ -48,14 +48,14 @@ impl Registrar {
         if self.door_file.is_none() {
             return wrong("door_file", "must be given");
         }
-        if !(1..=ENDPOINTS_MAX).contains(&self.endpoints.len()) {
+        if !(1..=DOOR_ENDPOINTS_MAX).contains(&self.endpoints.len()) {
             return wrong("endpoints", "expected one to three endpoints");
         }
         Ok(())
     }
 
-    /// Addresses at which the registrar listens.
-    pub fn endpoints(&self) -> Vec<SocketAddr> {
-        self.endpoints.iter().map(|at| at.0.0).collect()
+    /// Endpoints at which the registrar is called.
+    pub fn endpoints(&self) -> Vec<DoorEndpoint> {
+        self.endpoints.iter().map(|at| at.0.clone()).collect()
     }
 }

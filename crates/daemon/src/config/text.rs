@@ -6,13 +6,11 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, de};
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::Prefix;
+use shoal_directory::{DoorEndpoint, Prefix, dns_place};
 use shoal_wire::Address;
 
 use super::section::ReferenceValue;
 
-/// Longest name of a machine with its port, in bytes.
-const NAME_MAX: usize = 253 + 6;
 /// Longest domain in bytes: behind the longest name of a host it still fits a DNS name.
 const DOMAIN_MAX: usize = 100;
 /// Entry of `accept_prefixes` that accepts every prefix.
@@ -140,6 +138,16 @@ impl TextForm for CallableEndpoint {
     }
 }
 
+impl TextForm for DoorEndpoint {
+    fn read(text: &str) -> Result<DoorEndpoint, String> {
+        text.parse().map_err(|wrong: &str| format!("{text:?}: {wrong}"))
+    }
+
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
 /// Endpoint at which a neighbour listens.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PeerEndpoint {
@@ -158,8 +166,8 @@ impl TextForm for PeerEndpoint {
             // are.
             let zoned = zoned(text).filter(|(.., port)| *port != 0);
             let zoned = zoned.map(|(ip, zone, port)| (format!("{ip}%{zone}"), port));
-            let named = zoned.or_else(|| named(text));
-            let named = named.map(|(name, port)| PeerEndpoint::Named(name, port));
+            let named = || dns_place(text).map(|(name, port)| (name.to_owned(), port));
+            let named = zoned.or_else(named).map(|(name, port)| PeerEndpoint::Named(name, port));
             return named.ok_or_else(|| wrong.into());
         };
         if at.ip().is_unspecified() {
@@ -185,19 +193,6 @@ impl TextForm for PeerEndpoint {
 /// Spells a name, or a link-local address with its interface, and a port as the file does.
 pub fn spell_place((name, port): (&str, u16)) -> String {
     if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
-}
-
-/// Parses NAME:PORT.
-fn named(text: &str) -> Option<(String, u16)> {
-    let (name, port) = text.rsplit_once(':').filter(|_| text.len() <= NAME_MAX)?;
-    let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
-    let labels = name.strip_suffix('.').unwrap_or(name);
-    // A last label that begins with a digit is meant as part of an IP address.
-    let last = labels.rsplit('.').next()?;
-    let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
-    let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
-    (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
 }
 
 /// Address of the DNS responder unless the file has another.

@@ -29,11 +29,6 @@ pub fn status(parts: &WorkerParts, circuits: u64, now: Time) -> Status {
     let drops: Vec<_> = dropped(parts).filter(|(_, n)| *n > 0).collect();
     let label = |reason: DropReason| reason.label().to_string();
     let recent = drops.iter().filter(|(reason, n)| parts.journal.is_recent(now, *reason, *n));
-    let of_neighbours = notices::warnings(parts, now);
-    let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
-    let of_interface = parts.interface.iter().flat_map(VirtualInterface::warnings);
-    let both = parts.authority.as_ref().zip(parts.interface.as_ref());
-    let readdressed = both.and_then(|(authority, interface)| authority.readdressed(interface));
     let means = config.session.means();
     Status {
         name: config.node.name.clone(),
@@ -75,22 +70,28 @@ pub fn status(parts: &WorkerParts, circuits: u64, now: Time) -> Status {
         cpu_s: process_cpu().as_secs_f64(),
         memory_bytes: resident_bytes(),
         log_lines_lost: parts.log.queue.lost(),
-        warnings: parts
-            .warnings
-            .iter()
-            .cloned()
-            .chain(parts.log.warning())
-            .chain(of_members)
-            .chain(of_neighbours)
-            .chain(of_interface)
-            .chain(names.nameless().iter().cloned())
-            .chain(readdressed)
-            .chain(parts.circuits.faults())
-            .chain(parts.circuits.warnings())
-            .chain(cover::warnings(parts))
-            .chain(parts.shifting.iter().flat_map(KernelShifts::warnings))
-            .collect(),
+        warnings: warnings(parts, now),
     }
+}
+
+/// Warnings about the whole node, in the order in which people should read them.
+fn warnings(parts: &WorkerParts, now: Time) -> Vec<String> {
+    let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
+    let of_interface = parts.interface.iter().flat_map(VirtualInterface::warnings);
+    let both = parts.authority.as_ref().zip(parts.interface.as_ref());
+    let readdressed = both.and_then(|(authority, interface)| authority.readdressed(interface));
+    let all = parts.warnings.iter().cloned();
+    all.chain(parts.log.warning())
+        .chain(of_members)
+        .chain(notices::warnings(parts, now))
+        .chain(of_interface)
+        .chain(parts.names.nameless().iter().cloned())
+        .chain(readdressed)
+        .chain(parts.circuits.faults())
+        .chain(parts.circuits.warnings())
+        .chain(cover::warnings(parts))
+        .chain(parts.shifting.iter().flat_map(KernelShifts::warnings))
+        .collect()
 }
 
 fn shift_status(parts: &WorkerParts) -> Option<ShiftStatus> {

@@ -60,7 +60,7 @@ pub use peer::{
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
     InviteStatus, InviteTerms, Joiner, NewInvite, PAGE, RegistrarMember, RegistrarReply,
-    RegistrarRequest, RegistrarStatus, RouterTerms,
+    RegistrarRequest, RegistrarStatus, RegistrarTerms, RouterTerms,
 };
 pub use status::{PresetStatus, Status};
 pub use worker::{FrameTraffic, OffloadStatus, SuiteStatus, WorkerTraffic};

@@ -3,14 +3,19 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shoal_crypto::Identity;
+use shoal_directory::{DoorEndpoint, fold};
 use shoal_joining::{Contact, JoinError, JoinEvent, JoinGoal, Newcomer};
+use shoal_session::{EndpointOrigin, EndpointRules, NodeNetworks};
 use shoal_wire::Time;
 
 use crate::config::keys::os_random;
+use crate::net::resolve::resolve;
+use crate::tun::subnets;
 use crate::worker::clock::{BootClock, unix_ms};
 
 /// Longest datagram from a registrar, in bytes.
@@ -25,6 +30,89 @@ const UNSENDABLE: Duration = Duration::from_secs(5);
 /// Time without an answer until [`JoinEvent::Unanswered`] informs the person who waits.
 const UNANSWERED: Duration = Duration::from_secs(3);
 
+/// Longest wait for a datagram while a name is not resolved yet.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names of a registrar's endpoints, which threads of their own resolve.
+struct DoorLookups {
+    found: Receiver<(String, Result<Vec<SocketAddr>, String>)>,
+    /// Number of names without an answer yet.
+    missing: usize,
+    rules: EndpointRules,
+    /// Reason why the last name without a usable address has none.
+    fault: Option<String>,
+    /// True if the registrar has an address to call.
+    any: bool,
+}
+
+/// Rules for the addresses of names among these endpoints. An address inside a network of this
+/// machine's nodes is refused, since the DNS is not trusted.
+fn rules(endpoints: &[DoorEndpoint]) -> EndpointRules {
+    let plain = endpoints.iter().filter_map(DoorEndpoint::address).map(|at| at.ip());
+    // A name of this kind always means the machine itself (RFC 6761).
+    let is_local = |at: &DoorEndpoint| {
+        let name = at.place().map(|(name, _)| fold(name));
+        name.is_some_and(|name| name == "localhost" || name.ends_with(".localhost"))
+    };
+    let loopback = endpoints.iter().any(is_local).then_some(Ipv4Addr::LOCALHOST.into());
+    EndpointRules::new(&NodeNetworks {
+        nested: subnets::of_other_nodes(""),
+        configured: plain.chain(loopback).collect(),
+        ..NodeNetworks::default()
+    })
+}
+
+impl DoorLookups {
+    /// Starts a thread for each name. A slow one delays no other.
+    fn start(endpoints: &[DoorEndpoint]) -> io::Result<DoorLookups> {
+        let names: Vec<_> = endpoints.iter().filter_map(DoorEndpoint::place).collect();
+        let (outlet, found) = sync_channel(names.len());
+        for (name, port) in &names {
+            let (outlet, name, port) = (outlet.clone(), (*name).to_owned(), *port);
+            let look_up = move || {
+                let addresses = resolve((&name, port));
+                // The request may have ended meanwhile.
+                let _gone = outlet.send((name, addresses));
+            };
+            std::thread::Builder::new().name("shoal-lookup".into()).spawn(look_up)?;
+        }
+        let any = names.len() < endpoints.len();
+        let rules = rules(endpoints);
+        Ok(DoorLookups { found, missing: names.len(), rules, fault: None, any })
+    }
+
+    /// Usable addresses that were found since the last call.
+    fn take(&mut self) -> Vec<SocketAddr> {
+        let mut all = Vec::new();
+        while let Ok((name, addresses)) = self.found.try_recv() {
+            self.missing -= 1;
+            let usable = |at: &SocketAddr| self.rules.check(*at, EndpointOrigin::Named).is_ok();
+            match addresses.map(|all| all.into_iter().filter(usable).collect::<Vec<_>>()) {
+                Ok(usable) if !usable.is_empty() => all.extend(usable),
+                Ok(_) => {
+                    self.fault = Some(format!(
+                        "{name}, where the registrar is called, has no address that this machine \
+                         can call: correct the name's entry in the DNS or in /etc/hosts"
+                    ));
+                }
+                Err(why) => {
+                    self.fault = Some(format!(
+                        "{name}, where the registrar is called, can't be looked up: {why}: check \
+                         the name, and this machine's DNS"
+                    ));
+                }
+            }
+        }
+        self.any |= !all.is_empty();
+        all
+    }
+
+    /// The reason, if nothing can be called: no name has a usable address.
+    fn failure(&self) -> Option<&String> {
+        self.fault.as_ref().filter(|_| self.missing == 0 && !self.any)
+    }
+}
+
 /// One socket for each IP family among a registrar's endpoints.
 struct FamilySockets(Vec<UdpSocket>);
 
@@ -36,8 +124,10 @@ struct DatagramResult {
 }
 
 impl FamilySockets {
-    /// Opens sockets towards these endpoints, and one at `own`, the endpoint of a router.
-    fn open(endpoints: &[SocketAddr], own: Option<SocketAddr>) -> io::Result<FamilySockets> {
+    /// Opens sockets towards these endpoints, for names one of each IP family, and one at `own`,
+    /// the endpoint of a router.
+    fn open(endpoints: &[DoorEndpoint], own: Option<SocketAddr>) -> io::Result<FamilySockets> {
+        let may_be = |at: &DoorEndpoint, four| at.address().is_none_or(|at| at.is_ipv4() == four);
         let mut all = Vec::new();
         if let Some(own) = own {
             let at = listen_at(own);
@@ -51,7 +141,7 @@ impl FamilySockets {
             if own.is_some_and(|own| own.is_ipv4() == four) {
                 continue;
             }
-            if endpoints.iter().any(|at| at.is_ipv4() == four) {
+            if endpoints.iter().any(|at| may_be(at, four)) {
                 let any: SocketAddr = any;
                 match UdpSocket::bind(any) {
                     Ok(socket) => {
@@ -59,7 +149,7 @@ impl FamilySockets {
                         all.push(socket);
                     }
                     // A machine without IPv6 can still reach the IPv4 endpoints.
-                    Err(e) if all.is_empty() && endpoints.iter().all(|at| at.is_ipv4() == four) => {
+                    Err(e) if all.is_empty() && !endpoints.iter().any(|at| may_be(at, !four)) => {
                         return Err(e);
                     }
                     Err(_) => {}
@@ -124,15 +214,20 @@ pub fn ask(
     heard: &mut dyn FnMut(&JoinEvent) -> bool,
 ) -> io::Result<JoinEvent> {
     let endpoint = match &goal {
-        JoinGoal::Router(request) => Some(request.endpoint),
+        JoinGoal::Router(request) | JoinGoal::Registrar(request, ..) => Some(request.endpoint),
         _ => None,
     };
     let sockets = FamilySockets::open(&contact.endpoints, endpoint)?;
+    let mut lookups = DoorLookups::start(&contact.endpoints)?;
     let (clock, seed) = (BootClock::new(), os_random()?);
     let mut newcomer = Newcomer::new(own, contact, goal, seed, clock.now());
     let (mut buffer, mut sent, began) = ([0; DATAGRAM_MAX], DatagramResult::default(), clock.now());
     let mut told = None;
     loop {
+        newcomer.add_endpoints(clock.now(), lookups.take());
+        if let Some(why) = lookups.failure() {
+            return Ok(JoinEvent::Failed(JoinError::Unresolved(why.clone())));
+        }
         newcomer.handle_timeout(clock.now(), unix_ms() / 1_000);
         if let Some(end) = drain(&mut newcomer, &sockets, &mut sent, heard) {
             return Ok(end);
@@ -147,6 +242,9 @@ pub fn ask(
         if told.is_none() && !newcomer.is_welcomed() {
             next = next.min(began + UNANSWERED);
             told = (now >= began + UNANSWERED).then(|| heard(&JoinEvent::Unanswered));
+        }
+        if lookups.missing > 0 {
+            next = next.min(now + LOOK);
         }
         sockets.wait(next.since(now))?;
         for socket in &sockets.0 {
@@ -198,10 +296,37 @@ mod tests {
     }
 
     #[test]
+    fn names_are_looked_up_and_their_addresses_checked() {
+        let looked_up = |endpoints: &[DoorEndpoint]| {
+            let mut lookups = DoorLookups::start(endpoints).unwrap();
+            let (began, mut all) = (std::time::Instant::now(), Vec::new());
+            while lookups.missing > 0 && began.elapsed() < Duration::from_secs(20) {
+                all.extend(lookups.take());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            (all, lookups.failure().cloned())
+        };
+        let (all, failure) = looked_up(&["localhost:7401".parse().unwrap()]);
+        assert!(!all.is_empty() && failure.is_none(), "{failure:?}");
+        // No query has room for a label of this length.
+        let wrong = DoorEndpoint::Named("x".repeat(64), 7_401);
+        let (all, failure) = looked_up(std::slice::from_ref(&wrong));
+        let failure = failure.unwrap();
+        assert!(all.is_empty() && failure.contains("xxx, where the registrar"), "{failure}");
+        // An address is called meanwhile.
+        assert_eq!(looked_up(&[wrong, "192.0.2.1:7401".parse().unwrap()]).1, None);
+        // A name that the DNS leads to this machine, though it is no name of it.
+        let named = |name: &str| rules(&[DoorEndpoint::Named(name.into(), 7_401)]);
+        let here = "127.0.0.1:7401".parse().unwrap();
+        assert!(named("my.example.org").check(here, EndpointOrigin::Named).is_err());
+        assert!(named("localhost").check(here, EndpointOrigin::Named).is_ok());
+    }
+
+    #[test]
     fn errors_of_sending_are_recorded() {
         let here: SocketAddr = "127.0.0.1:9".parse().unwrap();
         let (sockets, mut sent) =
-            (FamilySockets::open(&[here], None).unwrap(), DatagramResult::default());
+            (FamilySockets::open(&[here.into()], None).unwrap(), DatagramResult::default());
         sockets.send(here, &[0; 70_000], &mut sent);
         assert_eq!(sent.fault.as_ref().and_then(io::Error::raw_os_error), Some(libc::EMSGSIZE));
         sockets.send("[::1]:9".parse().unwrap(), &[0; 9], &mut sent);

@@ -420,7 +420,7 @@ impl AuthorityState {
         let mine = me.map_or(self.me.addresses(), Member::addresses);
         let near = self.accept.near_routers(mine.first, members().map(|m| m.address));
         let linked = members().filter(|member| {
-            called.contains(member.name.as_str())
+            called.contains(self.shown_name(member))
                 || self.accept.admits(mine, member.addresses(), &near)
         });
         let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
@@ -490,7 +490,7 @@ impl AuthorityState {
         // Members with equal groups have equal rights.
         let mut known = BTreeMap::new();
         for member in members() {
-            let Some(id) = names.host_id(&member.name) else { continue };
+            let Some(id) = names.host_id(self.shown_name(member)) else { continue };
             let (to_us, from_us) = known.entry(&member.groups).or_insert_with(|| {
                 (Arc::new(policy.access(member, me)), Arc::new(policy.access(me, member)))
             });
@@ -539,13 +539,13 @@ impl AuthorityState {
             return BTreeSet::new();
         };
         let hidden = members().filter(|other| policy.circuits(me, other) == CircuitMode::Require);
-        hidden.map(|other| other.name.clone()).collect()
+        hidden.map(|other| self.shown_name(other).to_owned()).collect()
     }
 
     /// Converts a member to an entry of a list of hosts.
     fn host(&self, member: &Member) -> ListedHost {
         ListedHost {
-            name: member.name.clone(),
+            name: self.shown_name(member).to_owned(),
             address: member.address,
             second: member.second,
             key: member.key,
@@ -562,7 +562,8 @@ impl AuthorityState {
 
     /// True if the last list has a host of this name, in force or not.
     pub fn has_host(&self, name: &str) -> bool {
-        self.directory.listed().any(|member| member.name == name && !member.address.is_router())
+        let is_it = |member: &Member| self.shown_name(member) == name;
+        self.directory.listed().any(|member| is_it(member) && !member.address.is_router())
     }
 }
 

@@ -7,6 +7,7 @@ pub mod authority;
 pub mod chains;
 pub mod circuits;
 pub mod cover;
+pub mod door;
 pub mod expiry;
 pub mod hosts;
 pub mod known;

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use shoal_crypto::Identity;
+use shoal_crypto::{Identity, PublicKey};
+use shoal_directory::DoorEndpoint;
 use shoal_joining::{Contact, JoinEvent, JoinGoal, Refusal};
 
 use crate::config::{NodeConfig, keys};
-use crate::control::api::{Command, ControlReply};
+use crate::control::api::{Command, ControlReply, MandateStatus};
 use crate::control::socket::ControlConnection;
-use crate::membership::asking;
+use crate::membership::{asking, door};
 use crate::worker::clock::unix_ms;
 
 /// Time from the start to the first check: links must be up.
@@ -47,6 +48,37 @@ pub fn contact(config: &NodeConfig, user: Option<u32>) -> Result<Contact, String
     })
 }
 
+/// As [`contact`], with the newest endpoints that the registrar signed before those of the
+/// configuration. The running node knows them, or else its files do.
+///
+/// # Errors
+///
+/// As of [`contact`].
+pub fn newest_contact(config: &NodeConfig, user: Option<u32>) -> Result<Contact, String> {
+    let contact = contact(config, user)?;
+    let signed = match told(config, &contact.registrar) {
+        none if none.is_empty() => door::signed(config, user, &contact.registrar),
+        told => told,
+    };
+    Ok(Contact { endpoints: door::newest_first(signed, &contact.endpoints), ..contact })
+}
+
+/// Endpoints that this registrar signed, as the running node knows them.
+fn told(config: &NodeConfig, registrar: &PublicKey) -> Vec<DoorEndpoint> {
+    let node = ControlConnection::connect(&config.control_socket());
+    match node.ok().and_then(|mut node| node.call(Command::Directory, &[]).ok()) {
+        Some(ControlReply::Directory(has)) => signed(&has.mandates, registrar),
+        _ => Vec::new(),
+    }
+}
+
+/// Endpoints that this registrar signed, in the state of a node.
+fn signed(mandates: &[MandateStatus], registrar: &PublicKey) -> Vec<DoorEndpoint> {
+    let key = registrar.to_string();
+    let own = mandates.iter().filter(|mandate| mandate.key == key);
+    own.flat_map(|mandate| &mandate.endpoints).filter_map(|text| text.parse().ok()).collect()
+}
+
 /// Starts the thread. It ends with the node.
 ///
 /// # Errors
@@ -71,7 +103,9 @@ pub(crate) fn start(
                 continue;
             }
             if authority.by_registrar {
-                renew(&identity, &contact);
+                let signed = signed(&authority.mandates, &contact.registrar);
+                let endpoints = door::newest_first(signed, &contact.endpoints);
+                renew(&identity, Contact { endpoints, ..contact.clone() });
             } else if !std::mem::replace(&mut said, true) {
                 // A registrar's supplement about the authority's own member has no effect.
                 tracing::warn!("{}", Refusal::Adopted);
@@ -87,8 +121,8 @@ fn is_due(ends_unix_s: u64, unix_s: u64, before_s: u64) -> bool {
     ends_unix_s > unix_s && ends_unix_s - unix_s <= before_s
 }
 
-fn renew(identity: &Identity, contact: &Contact) {
-    let end = asking::ask(identity.clone(), contact.clone(), JoinGoal::Renew, &mut |_| true);
+fn renew(identity: &Identity, contact: Contact) {
+    let end = asking::ask(identity.clone(), contact, JoinGoal::Renew, &mut |_| true);
     match end {
         Ok(JoinEvent::Joined(_)) => tracing::info!("the membership was renewed"),
         Ok(JoinEvent::Refused(why)) => tracing::warn!("the membership is not renewed: {why}"),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use shoal_crypto::PublicKey;
 use shoal_crypto::encoding::hex;
 use shoal_directory::{CLOCK_SKEW_S, Freshness, Member, Register};
 use shoal_wire::Time;
@@ -92,6 +93,7 @@ impl AuthorityState {
         }
         warnings.extend(self.left_out());
         warnings.extend(self.directory.registers().filter_map(frozen));
+        warnings.extend(self.twin_names());
         warnings.extend(self.ends(now));
         warnings
     }
@@ -101,13 +103,13 @@ impl AuthorityState {
     pub(crate) fn memberships(&self) -> BTreeMap<&str, (Option<&str>, u64)> {
         let listed = self.directory.listed();
         let mut all: BTreeMap<&str, (Option<&str>, u64)> =
-            listed.map(|member| (member.name.as_str(), (None, member.expires_unix_s))).collect();
+            listed.map(|member| (self.shown_name(member), (None, member.expires_unix_s))).collect();
         let own = self.directory.list().into_iter().flat_map(|list| &list.content().members);
         let own: BTreeSet<&str> = own.map(|signed| signed.member.name.as_str()).collect();
         for register in self.directory.registers() {
             let name = register.mandate().name.as_str();
             for member in register.members().filter(|member| !own.contains(member.name.as_str())) {
-                if let Some(of) = all.get_mut(member.name.as_str()) {
+                if let Some(of) = all.get_mut(self.shown_name(member)) {
                     of.0.get_or_insert(name);
                 }
             }
@@ -175,6 +177,35 @@ impl AuthorityState {
         }
     }
 
+    /// The name under which this node knows a member. Of two members with one name the later one
+    /// has a number behind it. This machine keeps its own name, and swaps with the earlier one.
+    pub(super) fn shown_name<'a>(&'a self, member: &'a Member) -> &'a str {
+        if self.is_own(member) {
+            return &member.name;
+        }
+        let shown = self.directory.shown_name(member);
+        let own = self.directory.alias_of(&self.me.key).filter(|_| shown == self.me.name);
+        own.unwrap_or(shown)
+    }
+
+    /// Warning about names that two registrars gave at once.
+    fn twin_names(&self) -> Option<String> {
+        let twins =
+            self.directory.listed().filter(|member| self.directory.alias_of(&member.key).is_some());
+        let count = twins.count();
+        (count > 0).then(|| {
+            format!(
+                "two registrars gave one name at once: {count} members are shown with a number \
+                 behind their name; remove each at its registrar, and let it join anew"
+            )
+        })
+    }
+
+    /// Endpoints of a registrar, as text.
+    fn door_of(&self, registrar: &PublicKey) -> Vec<String> {
+        self.directory.door_of(registrar).iter().map(ToString::to_string).collect()
+    }
+
     /// State of the list's mandates.
     pub(crate) fn mandates(&self) -> Vec<api::MandateStatus> {
         let mandate = |register: &Register| {
@@ -189,6 +220,7 @@ impl AuthorityState {
                 admitted: register.admitted() as u32,
                 most: mandate.most,
                 until_unix_s: mandate.until_unix_s,
+                endpoints: self.door_of(&mandate.key),
                 frozen_at: register.fork().map(|fork| fork[0].step().number),
             }
         };

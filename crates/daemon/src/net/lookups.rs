@@ -8,7 +8,7 @@
 //! them.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use shoal_session::EndpointOrigin;
 use shoal_wire::{LinkId, Time};
 
 use crate::config::LinkPeer;
+use crate::net::resolve::resolve;
 use crate::tun::names::NodeNames;
 use crate::worker::first::{FirstWorker, WorkerParts};
 use crate::worker::shell::DaemonNode;
@@ -29,8 +30,6 @@ const AGAIN_FIRST: Duration = Duration::from_secs(5);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of names that wait for the thread, and of answers that wait for the worker.
 const WAITING: usize = 64;
-/// Maximum number of addresses of one name that are tried.
-const ADDRESSES_MAX: usize = 16;
 
 /// Name and port, as in `endpoint`.
 pub type NamedEndpoint = (String, u16);
@@ -105,9 +104,7 @@ impl Lookups {
         let (outlet, found) = channel(WAITING, waker);
         let look_up = move || {
             while let Ok((peer, place)) = asked.recv() {
-                let addresses = (place.0.as_str(), place.1).to_socket_addrs();
-                let addresses = addresses.map(|all| all.take(ADDRESSES_MAX).collect());
-                let addresses = addresses.map_err(|e| e.to_string());
+                let addresses = resolve((&place.0, place.1));
                 if outlet.send(LookupResult { peer, place, addresses }).is_err() {
                     return;
                 }

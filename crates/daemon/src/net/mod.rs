@@ -7,5 +7,6 @@ pub(crate) mod lookups;
 pub(crate) mod mapping;
 pub mod ports;
 pub mod receive;
+pub mod resolve;
 pub mod send;
 pub mod socket;

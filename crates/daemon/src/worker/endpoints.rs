@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use shoal_session::{EndpointRules, NodeNetworks};
 
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, Registrar};
 use crate::tun::interface::VirtualInterface;
 use crate::tun::names::NodeNames;
 use crate::tun::subnets;
@@ -25,7 +25,11 @@ pub fn rules(
         let router = peer.filter(|peer| peer.address.is_router() && !peer.by_registrar);
         link.endpoint().or(router.and_then(|router| router.endpoint))
     });
+    // A member whose registrar is on this machine is in a network of this machine alone.
+    let registrar = config.registrar.iter().flat_map(Registrar::endpoints);
+    let registrar = registrar.filter_map(|at| at.address()).filter(|at| at.ip().is_loopback());
     let configured = config.listen().into_iter().chain(called).chain(config.direct.endpoint());
+    let configured = configured.chain(registrar);
     EndpointRules::new(&NodeNetworks {
         inside: inside.chain([(IpAddr::from(overlay.address), overlay.bits)]).collect(),
         served: interface.into_iter().flat_map(VirtualInterface::served).collect(),

@@ -218,7 +218,7 @@ mod mandates {
     use crate::mandate::tests::{mandate, registrar, rights};
     use crate::member::tests::relay;
     use crate::supplement::{Step, StepEntry};
-    use crate::{CircuitRole, RevokedKey, StepRejection};
+    use crate::{CircuitRole, MandateRights, RevokedKey, StepRejection};
 
     const EXPIRES: u64 = ISSUED + 900;
 
@@ -381,6 +381,120 @@ mod mandates {
         assert_eq!(after(Mandate { most: 9, ..mandate("desk", 1) }), ["bob"]);
         assert!(after(Mandate { groups: Vec::new(), ..mandate("desk", 1) }).is_empty());
         assert!(after(Mandate { serial: 2, ..mandate("desk", 1) }).is_empty());
+    }
+
+    /// A step of any registrar.
+    fn step_of(
+        directory: &Directory,
+        of: &Mandate,
+        seed: u8,
+        entries: Vec<StepEntry>,
+    ) -> Supplement {
+        let register = directory.register(&of.id()).unwrap();
+        let (mandate, number, previous) = (register.id(), register.len() + 1, register.head());
+        let step = Step { mandate, number, previous, issued_unix_s: ISSUED, entries };
+        step.sign(&registrar(seed)).unwrap()
+    }
+
+    /// A list whose registrar may make another one.
+    fn with_registrars(version: u64, change: impl FnOnce(&mut ListContent)) -> List {
+        signed(version, |content| {
+            let rights = MandateRights { registrars: 1, ..MandateRights::default() };
+            content.mandates = vec![Mandate { most: 9, rights, ..mandate("desk", 1) }];
+            change(content);
+        })
+    }
+
+    /// A second registrar, with hosts 1.190 to 1.199.
+    fn second() -> Mandate {
+        let hosts = vec!["1.190-1.199".parse().unwrap()];
+        Mandate { name: "second".into(), hosts, ipv4: None, most: 3, ..mandate("desk", 2) }
+    }
+
+    fn second_member(name: &str, seed: u8) -> StepEntry {
+        let address = Address::new(1, 190 + u16::from(seed & 7));
+        StepEntry::Member(Box::new(Member { address, ..guest(name, seed) }))
+    }
+
+    /// Applies steps of both registrars. The second one's member is called `name`.
+    fn with_second(name: &str) -> Directory {
+        let mut directory = directory();
+        directory.accept(at(0), ISSUED, with_registrars(1, |_| {})).unwrap();
+        let made = StepEntry::Registrar(Box::new(second()));
+        let bob = StepEntry::Member(Box::new(guest("bob", 2)));
+        let first = supplement(&directory, vec![bob, made]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &first), Ok(StepEffect::Changed));
+        assert_eq!(directory.parent_of(&second().id()), Some(mandate("desk", 1).id()));
+        let step = step_of(&directory, &second(), 2, vec![second_member(name, 9)]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &step), Ok(StepEffect::Changed));
+        directory
+    }
+
+    #[test]
+    fn members_of_a_second_registrar_count_until_it_is_withdrawn() {
+        let mut directory = with_second("carl");
+        assert_eq!(names(&directory, at(0), ISSUED), ["bob", "carl"]);
+        // A newer list keeps what both signed.
+        directory.accept(at(0), ISSUED, with_registrars(2, |_| {})).unwrap();
+        assert_eq!(names(&directory, at(0), ISSUED), ["bob", "carl"]);
+        let beyond =
+            step_of(&directory, &second(), 2, vec![StepEntry::Member(guest("x", 5).into())]);
+        let refused = Err(StepRejection::Bad(crate::MandateViolation::Address));
+        assert_eq!(directory.supplement(at(0), ISSUED, &beyond), refused);
+        let third = Mandate { name: "third".into(), ..mandate("third", 3) };
+        let more = step_of(&directory, &second(), 2, vec![StepEntry::Registrar(Box::new(third))]);
+        let refused = Err(StepRejection::Bad(crate::MandateViolation::Registrars));
+        assert_eq!(directory.supplement(at(0), ISSUED, &more), refused);
+        let gone = supplement(&directory, vec![StepEntry::Withdrawn(second().id())]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &gone), Ok(StepEffect::Changed));
+        assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
+        assert!(directory.register(&second().id()).is_none());
+    }
+
+    #[test]
+    fn the_authority_ends_a_second_registrar_by_its_key_or_with_the_first_one() {
+        let after = |change: &dyn Fn(&mut ListContent)| {
+            let mut directory = with_second("carl");
+            directory.accept(at(0), ISSUED, with_registrars(2, change)).unwrap();
+            names(&directory, at(0), ISSUED)
+        };
+        let revoked = RevokedKey::new("second", &second().key);
+        assert_eq!(after(&|content| content.revoked.push(revoked.clone())), ["bob"]);
+        assert!(after(&|content| content.mandates.clear()).is_empty());
+        assert!(after(&|content| content.mandates[0].rights.registrars = 0).is_empty());
+    }
+
+    #[test]
+    fn two_registrars_that_give_one_name_leave_two_members_with_two_names() {
+        let directory = with_second("bob");
+        let shown = |directory: &Directory| {
+            let members = directory.members(at(0), ISSUED);
+            let mut all: Vec<_> = members
+                .map(|member| (directory.shown_name(member).to_owned(), member.address.host))
+                .collect();
+            all.sort();
+            all
+        };
+        let want = [("bob".to_owned(), 102), ("bob-2".to_owned(), 191)];
+        assert_eq!(shown(&directory), want, "the first registrar's member keeps the name");
+        assert_eq!(directory.alias_of(&guest("bob", 9).key), Some("bob-2"));
+        assert!(directory.members(at(0), ISSUED).all(|m| !directory.is_nameless(&m.key)));
+        // The order of arrival changes nothing: the second one's member came first here.
+        let mut other = self::directory();
+        other.accept(at(0), ISSUED, with_registrars(1, |_| {})).unwrap();
+        let made = supplement(&other, vec![StepEntry::Registrar(Box::new(second()))]);
+        other.supplement(at(0), ISSUED, &made).unwrap();
+        let step = step_of(&other, &second(), 2, vec![second_member("bob", 9)]);
+        other.supplement(at(0), ISSUED, &step).unwrap();
+        assert_eq!(shown(&other), [("bob".to_owned(), 191)]);
+        let bob = supplement(&other, vec![StepEntry::Member(Box::new(guest("bob", 2)))]);
+        other.supplement(at(0), ISSUED, &bob).unwrap();
+        assert_eq!(shown(&other), want);
+        // A name of the list is nobody else's.
+        let mut listed = with_second("al");
+        let list = with_registrars(2, |content| with(content, member("al", 1, &[])));
+        listed.accept(at(0), ISSUED, list).unwrap();
+        assert_eq!(names(&listed, at(0), ISSUED), ["al", "bob"]);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! rights = routers: count 1, (first 4, last 4) ascending | numbers: first 2, last 2 (0, 0: none)
-//!        | bits 1: 1 relay, 2 mix, 4 cover, 8 named tiers | routers most 2 | families most 1
-//!        | family: name, or length 0 | with bit 8 tiers: count 1, names ascending
+//!        | bits 1: 1 relay, 2 mix, 4 cover, 8 named tiers, 16 endpoints, 32 registrars
+//!        | routers most 2 | families most 1 | family: name, or length 0
+//!        | with bit 8 tiers: count 1, names ascending
+//!        | with bit 16 the registrar's first endpoints (`door.rs`) | with bit 32 registrars 1
 //! ```
 //!
 //! A thief of the registrar's key can use these rights too. So the numbers of routers and of
@@ -16,7 +18,7 @@ use shoal_wire::{Address, ParseError, Reader};
 use super::{RANGES_MAX, WHAT};
 use crate::codec::{name, put_name, put_set, set};
 use crate::cover::is_tier_name;
-use crate::{Error, TIERS_MAX, is_name};
+use crate::{DoorEndpoint, Error, TIERS_MAX, door, is_name};
 
 /// Maximum number of routers that a mandate may ever admit.
 pub const ROUTERS_MAX: u16 = 4_096;
@@ -25,6 +27,8 @@ const RELAY: u8 = 1;
 const MIX: u8 = 2;
 const COVER: u8 = 4;
 const NAMED_TIERS: u8 = 8;
+const DOOR: u8 = 16;
+const REGISTRARS: u8 = 32;
 
 /// A range of router numbers, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +46,11 @@ impl RouterRange {
 
     pub(super) fn overlaps(&self, other: &RouterRange) -> bool {
         self.first <= other.last && other.first <= self.last
+    }
+
+    /// True if all numbers of `other` are in the range.
+    pub(crate) fn covers(&self, other: &RouterRange) -> bool {
+        self.first <= other.first && other.last <= self.last
     }
 
     fn count(&self) -> u64 {
@@ -84,6 +93,11 @@ impl NumberRange {
     /// True if the host number is in the range.
     pub fn holds(&self, host: u16) -> bool {
         (self.first..=self.last).contains(&host)
+    }
+
+    /// True if all these host numbers are in the range.
+    pub(crate) fn covers(&self, first: u16, last: u16) -> bool {
+        self.first <= first && last <= self.last
     }
 
     pub(super) fn meets(&self, first: u16, last: u16) -> bool {
@@ -137,6 +151,11 @@ pub struct MandateRights {
     pub families_most: u8,
     /// Family of routers whose invite names none.
     pub family: Option<String>,
+    /// First endpoints of the registrar, which it may replace by signed ones; at most
+    /// [`crate::DOOR_ENDPOINTS_MAX`]. Empty if it may state none.
+    pub door: Vec<DoorEndpoint>,
+    /// Maximum number of registrars that this one may ever make, withdrawn ones included.
+    pub registrars: u8,
 }
 
 impl MandateRights {
@@ -204,6 +223,9 @@ impl MandateRights {
                  digit",
             );
         }
+        if !self.door.is_empty() && !door::is_valid(&self.door) {
+            return wrong("a registrar has 1 to 3 different endpoints that can be called");
+        }
         Ok(())
     }
 
@@ -216,15 +238,27 @@ impl MandateRights {
         let (first, last) = self.numbers.map_or((0, 0), |range| (range.first, range.last));
         out.extend_from_slice(&first.to_be_bytes());
         out.extend_from_slice(&last.to_be_bytes());
-        let named = !self.tiers.is_empty();
-        let rights =
-            [(self.relay, RELAY), (self.mix, MIX), (self.cover, COVER), (named, NAMED_TIERS)];
+        let (named, has_door) = (!self.tiers.is_empty(), !self.door.is_empty());
+        let rights = [
+            (self.relay, RELAY),
+            (self.mix, MIX),
+            (self.cover, COVER),
+            (named, NAMED_TIERS),
+            (has_door, DOOR),
+            (self.registrars > 0, REGISTRARS),
+        ];
         out.push(rights.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum());
         out.extend_from_slice(&self.routers_most.to_be_bytes());
         out.push(self.families_most);
         put_name(out, self.family.as_deref().unwrap_or_default());
         if named {
             put_set(out, &self.tiers, |out, tier| put_name(out, tier));
+        }
+        if has_door {
+            door::put_all(out, &self.door);
+        }
+        if self.registrars > 0 {
+            out.push(self.registrars);
         }
     }
 
@@ -238,7 +272,7 @@ impl MandateRights {
             (first, last) => Some(NumberRange { first, last }),
         };
         let bits = reader.u8(WHAT)?;
-        if bits & !(RELAY | MIX | COVER | NAMED_TIERS) != 0 {
+        if bits & !(RELAY | MIX | COVER | NAMED_TIERS | DOOR | REGISTRARS) != 0 {
             return Err(ParseError::Invalid { what: WHAT }.into());
         }
         let (routers_most, families_most) = (reader.u16(WHAT)?, reader.u8(WHAT)?);
@@ -260,6 +294,8 @@ impl MandateRights {
             routers_most,
             families_most,
             family,
+            door: if bits & DOOR == 0 { Vec::new() } else { door::read_all(reader)? },
+            registrars: if bits & REGISTRARS == 0 { 0 } else { reader.u8(WHAT)? },
         })
     }
 }

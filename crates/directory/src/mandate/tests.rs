@@ -1,4 +1,5 @@
 use super::*;
+use crate::DoorEndpoint;
 use crate::ListContent;
 use crate::list::List;
 use crate::member::tests::authority;
@@ -38,6 +39,8 @@ pub(crate) fn rights() -> MandateRights {
         routers_most: 3,
         families_most: 2,
         family: Some("acme".into()),
+        door: Vec::new(),
+        registrars: 0,
     }
 }
 
@@ -127,7 +130,7 @@ fn unknown_rights_refuse_the_list() {
     assert_eq!(bytes[at], RELAY_MIX_COVER);
     let read = |bytes: &[u8]| read_all(&mut Reader::new(bytes), MandateFormat::Second);
     assert!(read(&bytes).is_ok());
-    bytes[at] |= 16;
+    bytes[at] |= 64;
     assert_eq!(read(&bytes), Err(ParseError::Invalid { what: WHAT }.into()));
 }
 
@@ -190,6 +193,9 @@ fn rights_that_do_not_agree_are_not_signed() {
     assert!(refused(&|r| r.tiers = tiers(&["a tier"])).contains("at most 4 tiers"));
     let no_cover = |r: &mut MandateRights| (r.cover, r.tiers) = (false, tiers(&["home"]));
     assert!(refused(&no_cover).contains("only if it allows hosts with a tier"));
+    let at = |text: &str| vec![DoorEndpoint::At(text.parse().unwrap())];
+    assert!(refused(&|r| r.door = at("0.0.0.0:7")).contains("1 to 3 different endpoints"));
+    assert!(refused(&|r| r.door = at("10.9.1.7:7")).contains("outside the network's IPv4"));
     let cover = MandateRights { cover: true, ..MandateRights::default() };
     let no_hosts = Mandate { hosts: Vec::new(), rights: cover, ..mandate("a", 1) };
     assert!(sign(vec![no_hosts]).unwrap_err().to_string().contains("1 to 16 ranges of hosts"));
@@ -262,6 +268,14 @@ fn two_mandates_share_nothing() {
     let many = (0..=MANDATES_MAX as u8).map(|i| Mandate { ipv4: None, ..mandate("m", i + 1) });
     let many = many.enumerate().map(|(i, m)| Mandate { name: format!("m{i}"), ..m });
     assert!(sign(many.collect()).unwrap_err().to_string().contains("at most 16 mandates"));
+    let making = |registrars| {
+        let rights = MandateRights { registrars, ..MandateRights::default() };
+        sign(vec![Mandate { rights, ..mandate("a", 1) }, mandate("b", 2)])
+    };
+    let list = making(14).unwrap();
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert!(read.content().mandates.iter().any(|mandate| mandate.rights.registrars == 14));
+    assert!(making(15).unwrap_err().to_string().contains("at most 16 together"));
 }
 
 #[test]

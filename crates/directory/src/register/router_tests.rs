@@ -162,6 +162,37 @@ fn a_second_address_is_taken_and_freed_with_its_host() {
 }
 
 #[test]
+fn a_second_address_is_that_of_a_host_at_another_router_within_the_mandate() {
+    let of = |change: &dyn Fn(&mut Member)| {
+        let mut host = Member {
+            address: Address::new(77, 5_000),
+            second: Some(Address::new(78, 5_999)),
+            expires_unix_s: NOW + 500,
+            ..tests::member("bob", 2, &["staff"])
+        };
+        change(&mut host);
+        say(&mut with_r10(), vec![add(host)])
+    };
+    let at = |router, host| move |m: &mut Member| m.second = Some(Address::new(router, host));
+    assert_eq!(of(&|_| {}), Ok(()));
+    assert_eq!(of(&at(10, 5_000)), Ok(()), "at a router of the mandate, too");
+    for host in [1, 4_999, 6_000, u16::MAX] {
+        assert_eq!(of(&at(78, host)), Err(MandateViolation::Address), "{host}");
+    }
+    // Numbers 1.100 to 1.199 are the mandate's behind that router alone.
+    assert_eq!(of(&at(1, 100)), Ok(()));
+    assert_eq!(of(&at(2, 100)), Err(MandateViolation::Address));
+    assert_eq!(of(&at(77, 5_001)), Err(MandateViolation::Descriptor), "the first one's router");
+    assert_eq!(of(&at(77, 5_000)), Err(MandateViolation::Descriptor), "the first address");
+    assert_eq!(of(&at(78, 0)), Err(MandateViolation::Descriptor), "a router's address");
+    let outside = |m: &mut Member| m.address = Address::new(77, 4_999);
+    assert_eq!(of(&outside), Err(MandateViolation::Address), "a good second one is not enough");
+    let mut r11 = router("r11", 11, 11);
+    r11.second = Some(Address::new(78, 5_000));
+    assert_eq!(say(&mut with_r10(), vec![add(r11)]), Err(MandateViolation::Descriptor));
+}
+
+#[test]
 fn a_router_number_goes_to_no_second_router() {
     let mut register = with_r10();
     assert_eq!(say(&mut register, vec![remove(10)]), Ok(()));
@@ -259,6 +290,45 @@ proptest! {
         let again = register.under(with_rights());
         prop_assert!(again.members().eq(register.members()));
         prop_assert_eq!(again.families(), register.families());
+    }
+
+    /// No register holds an address beyond its mandate or one address twice, as first or second
+    /// one, whatever a registrar signs.
+    #[test]
+    fn no_second_address_is_beyond_the_mandate_or_anothers(
+        hosts in prop::collection::vec(
+            (0u8..5, 77u32..80, 4_998u16..5_003, prop::option::of((77u32..80, 0usize..3)), 0u8..8),
+            1..24,
+        ),
+    ) {
+        let mut register = Register::new(with_rights());
+        for (i, (seed, router, number, second, bits)) in hosts.into_iter().enumerate() {
+            let entry = if bits == 0 {
+                remove(seed)
+            } else {
+                let second = second.map(|(at, n)| Address::new(at, [0, 5_000, 5_001][n]));
+                add(Member {
+                    version: i as u64 + 1,
+                    address: Address::new(router, number),
+                    second,
+                    expires_unix_s: NOW + 500,
+                    ..tests::member(&format!("h{seed}"), seed, &[])
+                })
+            };
+            let _ = say(&mut register, vec![entry]);
+            let mandate = with_rights();
+            let mut all = std::collections::BTreeSet::new();
+            for member in register.members() {
+                let addresses = member.addresses();
+                prop_assert_eq!(addresses.check(), Ok(()));
+                for address in addresses.iter() {
+                    prop_assert!(mandate.may_give(address) && !address.is_router());
+                    prop_assert!(all.insert(address), "{} is given twice", address);
+                }
+            }
+        }
+        let again = register.under(with_rights());
+        prop_assert!(again.members().eq(register.members()));
     }
 
     /// No register holds a tier that its mandate does not name, and narrower tiers end the chain

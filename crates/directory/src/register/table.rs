@@ -9,8 +9,12 @@ use shoal_crypto::{PublicKey, hash};
 use shoal_wire::Address;
 
 use super::MandateViolation;
-use crate::mandate::{Mandate, MandateRights};
-use crate::{Member, fold};
+use crate::mandate::{Mandate, MandateId, MandateRights};
+use crate::{DoorEndpoint, Member, fold};
+
+/// Least time between two statements of endpoints, in seconds. Each one is a step of the chain,
+/// whose length is bounded.
+const DOOR_EVERY_S: u64 = 3_600;
 
 /// BLAKE3 of a public key's 64 bytes.
 type Digest = [u8; 32];
@@ -23,6 +27,24 @@ enum TableUndo {
     /// A router number, and the key that had it before.
     Number(u32, Option<Digest>),
     Family(String),
+    Door(Option<DoorStatement>),
+    Delegations(Vec<Delegation>),
+}
+
+/// A part of the mandate that another registrar has.
+#[derive(Clone, Debug)]
+pub(super) struct Delegation {
+    pub(super) mandate: Arc<Mandate>,
+    /// True if the registrar was withdrawn. Its part goes to nobody else.
+    pub(super) is_withdrawn: bool,
+}
+
+/// Endpoints of the registrar, as one of its steps states them.
+#[derive(Clone, Debug)]
+struct DoorStatement {
+    endpoints: Vec<DoorEndpoint>,
+    /// Time of the step in seconds since 1970.
+    unix_s: u64,
 }
 
 /// A member, and the rank of its name.
@@ -60,6 +82,10 @@ pub(super) struct MemberTable {
     admitted: BTreeSet<Digest>,
     /// Keys among them that were removed for good, and when.
     removed: BTreeMap<Digest, RemovedKey>,
+    /// The newest endpoints that the registrar signed.
+    door: Option<DoorStatement>,
+    /// Registrars that this one made, in order; withdrawn ones included.
+    delegations: Vec<Delegation>,
     /// The last rank given to a name.
     next_named: u64,
     /// The former values of this step's changes, undone from the last to the first.
@@ -123,8 +149,61 @@ impl MemberTable {
                 TableUndo::Family(family) => {
                     self.families.remove(&family);
                 }
+                TableUndo::Door(before) => self.door = before,
+                TableUndo::Delegations(before) => self.delegations = before,
             }
         }
+    }
+
+    /// The newest endpoints that the registrar signed.
+    pub(super) fn door(&self) -> Option<&[DoorEndpoint]> {
+        self.door.as_ref().map(|door| door.endpoints.as_slice())
+    }
+
+    /// Earliest time at which the registrar may state other endpoints, in seconds since 1970.
+    pub(super) fn next_door_unix_s(&self) -> u64 {
+        self.door.as_ref().map_or(0, |door| door.unix_s.saturating_add(DOOR_EVERY_S))
+    }
+
+    /// Replaces the registrar's endpoints, by a step of this time.
+    pub(super) fn set_door(
+        &mut self,
+        endpoints: &[DoorEndpoint],
+        unix_s: u64,
+    ) -> Result<(), MandateViolation> {
+        if unix_s < self.next_door_unix_s() {
+            return Err(MandateViolation::DoorSoon);
+        }
+        let door = DoorStatement { endpoints: endpoints.to_vec(), unix_s };
+        let before = self.door.replace(door);
+        self.undo.push(TableUndo::Door(before));
+        Ok(())
+    }
+
+    pub(super) fn delegations(&self) -> &[Delegation] {
+        &self.delegations
+    }
+
+    /// Sum of a limit over all parts of the mandate that other registrars have.
+    pub(super) fn delegated(&self, limit: impl Fn(&Mandate) -> u32) -> usize {
+        self.delegations.iter().map(|made| limit(&made.mandate) as usize).sum()
+    }
+
+    /// Gives a part of the mandate to another registrar.
+    pub(super) fn delegate(&mut self, mandate: &Mandate) {
+        self.undo.push(TableUndo::Delegations(self.delegations.clone()));
+        let mandate = Arc::new(mandate.clone());
+        self.delegations.push(Delegation { mandate, is_withdrawn: false });
+    }
+
+    /// Withdraws a registrar that this one made.
+    pub(super) fn withdraw(&mut self, id: &MandateId) -> Result<(), MandateViolation> {
+        let before = self.delegations.clone();
+        let mut made = self.delegations.iter_mut();
+        let made = made.find(|made| made.mandate.id() == *id && !made.is_withdrawn);
+        made.ok_or(MandateViolation::NoRegistrar)?.is_withdrawn = true;
+        self.undo.push(TableUndo::Delegations(before));
+        Ok(())
     }
 
     /// Ends a membership for good, by a step of this time.
@@ -181,7 +260,7 @@ impl MemberTable {
             expired.insert(*holder);
         }
         if !self.admitted.contains(&digest) {
-            if self.admitted.len() >= mandate.most as usize {
+            if self.admitted.len() + self.delegated(|part| part.most) >= mandate.most as usize {
                 return Err(MandateViolation::Most);
             }
             self.admitted.insert(digest);
@@ -208,6 +287,8 @@ impl MemberTable {
     ) -> Result<(), MandateViolation> {
         let number = member.address.router;
         let before = self.numbers.get(&number).copied();
+        let routers = self.delegated(|part| part.rights.routers_most.into());
+        let families = self.delegated(|part| part.rights.families_most.into());
         let gone = |key: &Digest| {
             self.undo.iter().any(|undo| matches!(undo, TableUndo::Removed(gone) if gone == key))
         };
@@ -215,7 +296,7 @@ impl MemberTable {
             Some(holder) if holder != digest && !gone(&holder) => {
                 return Err(MandateViolation::Number);
             }
-            None if self.numbers.len() >= usize::from(rights.routers_most) => {
+            None if self.numbers.len() + routers >= usize::from(rights.routers_most) => {
                 return Err(MandateViolation::Routers);
             }
             _ => {}
@@ -224,7 +305,7 @@ impl MemberTable {
         self.undo.push(TableUndo::Number(number, before));
         let family = fold(member.carrier.family.as_deref().unwrap_or_default());
         if !self.families.contains(&family) {
-            if self.families.len() >= usize::from(rights.families_most) {
+            if self.families.len() + families >= usize::from(rights.families_most) {
                 return Err(MandateViolation::Family);
             }
             self.families.insert(family.clone());

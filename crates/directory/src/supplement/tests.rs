@@ -12,6 +12,7 @@ fn step() -> Step {
         entries: vec![
             StepEntry::Member(Box::new(member("bob", 2, &["staff"]))),
             StepEntry::remove(&member("eve", 66, &[]).key),
+            StepEntry::Door(vec!["my.example.org:7401".parse().unwrap()]),
         ],
     }
 }
@@ -44,6 +45,11 @@ fn empty_steps_and_steps_longer_than_a_message_are_not_signed() {
     assert!(with(Vec::new()).is_err());
     assert!(with(vec![StepEntry::Removed([0; 32]); ENTRIES_MAX + 1]).is_err());
     assert!(with(vec![StepEntry::Removed([0; 32]); ENTRIES_MAX]).is_ok());
+    assert!(with(vec![StepEntry::Door(Vec::new())]).is_err(), "an endpoint at least");
+    let (registrar, withdrawn) = (mandate("b", 2), StepEntry::Withdrawn(mandate("b", 2).id()));
+    assert!(with(vec![StepEntry::Registrar(Box::new(registrar.clone())), withdrawn]).is_ok());
+    let unsorted = Mandate { groups: vec!["b".into(), "a".into()], ..registrar };
+    assert!(with(vec![StepEntry::Registrar(Box::new(unsorted))]).is_err());
     let long = |n| StepEntry::Member(Box::new(member(&"x".repeat(63), n, &["y"; 1])));
     assert!(with(vec![long(1), long(2), long(3), long(4)]).is_ok());
     let groups: Vec<String> = (0..32).map(|i| format!("{i:063}")).collect();

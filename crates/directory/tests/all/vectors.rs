@@ -10,8 +10,9 @@ use std::time::Duration;
 use shoal_crypto::encoding::hex;
 use shoal_crypto::{Identity, NetworkSecret, SigningKey};
 use shoal_directory::{
-    CircuitRole, Field, List, ListContent, Mandate, MandateRights, Member, NumberRange, Register,
-    RevokedKey, SecretChange, SecretNames, SignedMember, Step, StepEffect, StepEntry, Supplement,
+    CircuitRole, DoorEndpoint, Field, List, ListContent, Mandate, MandateRights, Member,
+    NumberRange, Register, RevokedKey, SecretChange, SecretNames, SignedMember, Step, StepEffect,
+    StepEntry, Supplement,
 };
 use shoal_wire::{Address, CoverKind, CoverTier, MixStrategy, MixTime};
 
@@ -143,6 +144,8 @@ fn router_mandate() -> Mandate {
         routers_most: 64,
         families_most: 16,
         family: Some("acme".into()),
+        door: Vec::new(),
+        registrars: 0,
     };
     let hosts = vec!["1.100-1.999".parse().unwrap()];
     Mandate { hosts, rights, ..mandate() }
@@ -182,6 +185,95 @@ fn router_step() -> Supplement {
         entries: vec![StepEntry::Member(Box::new(router))],
     };
     step.sign(&Identity::from_seed([7; 32])).unwrap()
+}
+
+fn door(texts: &[&str]) -> Vec<DoorEndpoint> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// A registrar's mandate with its first endpoints.
+fn door_mandate() -> Mandate {
+    let door = door(&["my.example.org:7401", "192.0.2.1:7401"]);
+    Mandate { rights: MandateRights { door, ..MandateRights::default() }, ..mandate() }
+}
+
+/// A network whose registrar may move.
+fn with_door() -> List {
+    let content = ListContent {
+        version: 19,
+        issued_unix_s: 1_790_000_000,
+        mandates: vec![door_mandate()],
+        ..ListContent::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// A step that states other endpoints.
+fn door_step() -> Supplement {
+    let step = Step {
+        mandate: door_mandate().id(),
+        number: 1,
+        previous: door_mandate().id().0,
+        issued_unix_s: 1_790_000_100,
+        entries: vec![StepEntry::Door(door(&["192.0.2.2:7401", "[2001:db8::2]:7401"]))],
+    };
+    step.sign(&Identity::from_seed([7; 32])).unwrap()
+}
+
+/// A registrar's mandate with which it may make two others.
+fn making_mandate() -> Mandate {
+    let rights = MandateRights { registrars: 2, ..router_mandate().rights };
+    Mandate { rights, ..router_mandate() }
+}
+
+/// A network whose registrar may make others.
+fn with_registrars() -> List {
+    let content = ListContent {
+        version: 20,
+        issued_unix_s: 1_790_000_000,
+        mandates: vec![making_mandate()],
+        ..ListContent::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// The part of a second registrar.
+fn second() -> Mandate {
+    let rights = MandateRights {
+        routers: vec!["80-99".parse().unwrap()],
+        relay: true,
+        routers_most: 8,
+        families_most: 4,
+        family: Some("friends".into()),
+        door: door(&["my.example.org:7401"]),
+        ..MandateRights::default()
+    };
+    Mandate {
+        name: "r57".into(),
+        serial: 1,
+        key: Identity::from_seed([77; 32]).public(),
+        hosts: vec!["57.1000-57.9999".parse().unwrap()],
+        ipv4: Some("10.9.0.192/26".parse().unwrap()),
+        most: 99,
+        rights,
+        ..making_mandate()
+    }
+}
+
+/// Steps that make a second registrar, and withdraw it.
+fn registrar_steps() -> [Supplement; 2] {
+    let step = |number, previous, entry| Step {
+        mandate: making_mandate().id(),
+        number,
+        previous,
+        issued_unix_s: 1_790_000_100,
+        entries: vec![entry],
+    };
+    let registrar = Identity::from_seed([7; 32]);
+    let make = StepEntry::Registrar(Box::new(second()));
+    let make = step(1, making_mandate().id().0, make).sign(&registrar).unwrap();
+    let withdraw = step(2, make.digest(), StepEntry::Withdrawn(second().id()));
+    [make, withdraw.sign(&registrar).unwrap()]
 }
 
 /// A network after a switch of its secret.
@@ -323,6 +415,34 @@ fn a_list_with_routers_of_a_mandate_keeps_its_bytes() {
     let read = Supplement::open(&router_mandate().key, step.bytes()).unwrap();
     let mut register = Register::new(router_mandate());
     assert_eq!(register.apply(1_790_000_100, &read), Ok(StepEffect::Changed));
+}
+
+#[test]
+fn a_registrars_endpoints_keep_their_bytes() {
+    let list = with_door();
+    check("door.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+    let step = door_step();
+    check("door-step.hex", step.bytes());
+    let read = Supplement::open(&door_mandate().key, step.bytes()).unwrap();
+    let mut register = Register::new(door_mandate());
+    assert_eq!(register.apply(1_790_000_100, &read), Ok(StepEffect::Changed));
+    assert_eq!(register.door(), door(&["192.0.2.2:7401", "[2001:db8::2]:7401"]));
+}
+
+#[test]
+fn a_second_registrar_keeps_its_bytes() {
+    let list = with_registrars();
+    check("registrars.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+    let mut register = Register::new(making_mandate());
+    for (name, step) in ["registrar-step.hex", "withdrawal-step.hex"].iter().zip(registrar_steps())
+    {
+        check(name, step.bytes());
+        let read = Supplement::open(&making_mandate().key, step.bytes()).unwrap();
+        assert_eq!(register.apply(1_790_000_100, &read), Ok(StepEffect::Changed));
+    }
+    assert_eq!((register.delegated().count(), register.remainder().registrars), (0, 1));
 }
 
 #[test]

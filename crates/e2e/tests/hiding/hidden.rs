@@ -94,7 +94,10 @@ fn a_hidden_host_is_told_who_learns_what_before_and_after_routers_die() {
     assert_eq!(report["relays"].as_array().map(Vec::len), Some(3), "{report}");
     let (_, status) = net.run("h1", &["status"]);
     assert!(status.contains("1 of 1 hosts as the preset promises"), "{status}");
-    // The other host follows no preset, but its traffic with h1 is bound to circuits.
+    // The other host follows no preset, but its traffic with h1 is bound to circuits. Echoes of
+    // circuits are no traffic.
+    let (ok, said) = net.run("h1", &["ping", "h2", "-n", "1"]);
+    assert!(ok, "{said}");
     let other = json(&net, "h2");
     assert_eq!(other["preset"], "fast");
     assert_eq!(other["hosts"][0]["host"], "h1", "{other}");

@@ -183,6 +183,13 @@ ip link set lo up
 trap 'kill -9 $(cat "$LOGS/pids") 2>/dev/null || true' EXIT
 boots() {
     kill -9 $(cat "$LOGS/pids") 2>/dev/null || true
+    # A killed process holds its ports until its descriptors are closed.
+    for pid in $(cat "$LOGS/pids"); do
+        for i in $(seq 100); do
+            [ -n "$(ls "/proc/$pid/fd" 2>/dev/null)" ] || break
+            sleep 0.05
+        done
+    done
     rm -rf /run/shoal* /run/*.pid
     for unit in shoal shoal-registrar; do
         [ ! -e "$HERE/enabled.$unit" ] || systemctl enable --now $unit

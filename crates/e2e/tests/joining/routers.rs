@@ -41,25 +41,27 @@ fn relays(world: &JoiningNetwork, name: &str) -> Vec<Vec<String>> {
 #[test]
 fn routers_join_by_invites_and_carry_circuits() {
     let mut world = JoiningNetwork::new();
-    // Before there are other routers, both hosts come behind the first one.
+    // Before there are other routers, both hosts have the first one alone.
     let hosts = world.invite(&["--uses", "2"]);
     for name in ["alice", "carol"] {
         world.joins(name, &hosts);
         world.configure(name, CIRCUITS);
     }
-    let friends = world.invite(&["--router", "--family", "friends"]);
-    let [third, fourth] =
-        ["third", "fourth"].map(|family| world.invite(&["--router", "--family", family]));
-    for (name, invite) in [("r2", &friends), ("r3", &third), ("r4", &fourth)] {
-        joins_as_router(&world, name, invite, &[]);
+    let families = [("r2", "friends"), ("r3", "third"), ("r4", "fourth"), ("r5", "fifth")];
+    for (name, family) in families {
+        let invite = world.invite(&["--router", "--family", family]);
+        joins_as_router(&world, name, &invite, &[]);
         world.start(name);
+        // The first other router becomes the second one of both hosts, and stays it.
+        let hosts = ["alice", "carol"];
+        world.until(|world| hosts.iter().all(|name| world.addresses(name).len() == 2));
     }
-    let routers = ["r1", "r2", "r3", "r4"];
-    world.until(|world| routers.iter().all(|name| world.status(name).links_up == 3));
+    let routers = ["r1", "r2", "r3", "r4", "r5"];
+    world.until(|world| routers.iter().all(|name| world.status(name).links_up == 4));
     ["alice", "carol"].into_iter().for_each(|name| world.start(name));
     world.until(|world| world.pings("alice", "carol"));
     // Only these three are of operators that neither see the hosts nor each other.
-    let three = || ["r2", "r3", "r4"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>();
+    let three = || ["r3", "r4", "r5"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>();
     world.until(|world| {
         let mut circuits = relays(world, "alice").into_iter();
         circuits.any(|relays| relays.into_iter().collect::<BTreeSet<_>>() == three())
@@ -70,7 +72,7 @@ fn routers_join_by_invites_and_carry_circuits() {
     let of_r4 = invites.iter().find(|invite| invite["router"]["family"] == "fourth").unwrap();
     let id = of_r4["id"].as_str().unwrap();
     world.ask(&["invite", "withdraw", id, "--members"]).unwrap();
-    world.until(|world| ["r2", "r3"].iter().all(|name| world.status(name).links_up == 2));
+    world.until(|world| ["r3", "r5"].iter().all(|name| world.status(name).links_up == 3));
     world.until(|world| world.pings("alice", "carol"));
     assert!(!world.members().contains(&"r4".to_owned()));
 }

@@ -5,8 +5,9 @@ use core::net::SocketAddr;
 use shoal_directory::Member;
 use shoal_wire::{DropReason, Time};
 
+use super::joins::ended;
 use super::visits::{Visit, VisitId, VisitOwner};
-use super::{Desk, DeskOutput, Disk, ended};
+use super::{Desk, DeskOutput, Disk};
 use crate::door::Visitor;
 use crate::frame::SMALL_LEN;
 use crate::messages::{Answer, Request, VisitorKind};
@@ -154,14 +155,18 @@ impl<D: Disk> Desk<D> {
     /// The kind of a member, or of the members that a token admits.
     fn kind(&self, half: &[u8; 32], token: &TokenHash, unix_s: u64) -> VisitorKind {
         let has = |member: &&Member| member.key.dh == *half;
-        let is_router = match self.directory.listed().find(has) {
-            Some(member) => member.address.is_router(),
+        match self.directory.listed().find(has) {
+            Some(member) if member.address.is_router() => VisitorKind::Router,
+            Some(_) => VisitorKind::Host,
             None => match self.tokens.standing(unix_s, token) {
-                Some(Ok(terms)) => matches!(terms.kind, TokenKind::Router { .. }),
-                _ => false,
+                Some(Ok(terms)) => match terms.kind {
+                    TokenKind::Host => VisitorKind::Host,
+                    TokenKind::Router { .. } => VisitorKind::Router,
+                    TokenKind::Registrar { .. } => VisitorKind::Registrar,
+                },
+                _ => VisitorKind::Host,
             },
-        };
-        if is_router { VisitorKind::Router } else { VisitorKind::Host }
+        }
     }
 
     /// True if the key with this first half belongs to a member; members made by the authority

@@ -90,7 +90,8 @@ impl<D: Disk> Desk<D> {
             if self.is_adopted(&key) {
                 return Err(Refusal::Adopted);
             }
-            let entries = vec![StepEntry::remove(&key)];
+            // Hosts of a registrar beside a router that left can't be reached.
+            let entries = self.removal(&key);
             self.step(StepCause::Left, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.left += 1;
         } else if self.replaced.has(&half) {

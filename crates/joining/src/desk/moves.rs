@@ -1,15 +1,12 @@
-//! Routers of hosts: new hosts are spread over the network's routers, and a host may leave a router
-//! that does not answer.
-//!
-//! Nobody should be behind one router with everybody else, since a router sees all traffic of its
-//! hosts. So a host gets the router with the fewest hosts.
+//! Moves of hosts: a host may leave a router that does not answer.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{Mandate, Member, Register, Step, StepEntry};
-use shoal_wire::{Address, Time};
+use shoal_directory::{Mandate, Member, Step, StepEntry};
+use shoal_wire::Time;
 
+use super::homes::HostRouter;
 use super::places;
 use super::visits::VisitId;
 use super::{Desk, Disk};
@@ -43,7 +40,7 @@ impl MoveLog {
         let Some(moves) = self.moves.remove(&before.dh) else { return };
         let new = step.entries.iter().find_map(|entry| match entry {
             StepEntry::Member(member) => Some(member.key.dh),
-            StepEntry::Removed(_) => None,
+            _ => None,
         });
         self.moves.extend(new.map(|half| (half, moves)));
     }
@@ -56,51 +53,20 @@ impl MoveLog {
     }
 
     /// Routers that hosts left within the last [`MOVES_WITHIN_S`], one for each move.
-    fn left(&self, unix_s: u64) -> impl Iterator<Item = u32> {
+    pub(super) fn left(&self, unix_s: u64) -> impl Iterator<Item = u32> {
         let all = self.moves.values().flatten();
         let recent = all.filter(move |(at, _)| unix_s < at.saturating_add(MOVES_WITHIN_S));
         recent.map(|(_, router)| *router)
     }
+
+    /// Routers that the key with this first half left in its last moves.
+    fn left_by(&self, half: &[u8; 32]) -> Vec<u32> {
+        let moves = self.moves.get(half).into_iter().flatten();
+        moves.map(|(_, router)| *router).collect()
+    }
 }
 
 impl<D: Disk> Desk<D> {
-    /// Numbers of the routers for a new host: the one with the fewest hosts first, equal ones in
-    /// random order. Only routers in force count that others can call: routers of the mandate's
-    /// host ranges, and routers that joined by invites.
-    pub(super) fn routers_for_host(
-        &mut self,
-        mandate: &Mandate,
-        (now, unix_s): (Time, u64),
-    ) -> Vec<u32> {
-        // A host that the authority took over is in the list and in the register.
-        let hosts = self.holders(unix_s).filter(|member| !member.address.is_router());
-        let hosts: BTreeSet<Address> = hosts.flat_map(|host| host.addresses().iter()).collect();
-        let mut behind = BTreeMap::<u32, usize>::new();
-        // A router that hosts left counts as if they were there. A dead router would otherwise be
-        // the emptiest one, and get all newcomers, and those who left another dead one.
-        for router in hosts.iter().map(|host| host.router).chain(self.moves.left(unix_s)) {
-            *behind.entry(router).or_default() += 1;
-        }
-        let own = self.register().into_iter().flat_map(Register::members);
-        let own = own.filter(|member| member.address.is_router());
-        let own: BTreeSet<u32> = own.map(|member| member.address.router).collect();
-        let may_hold = |router: &u32| {
-            let is_invited = mandate.rights.numbers.is_some() && own.contains(router);
-            is_invited || mandate.hosts.iter().any(|range| range.router == *router)
-        };
-        let members = self.directory.members(now, unix_s);
-        let callable = members.filter(|member| member.address.is_router());
-        let callable = callable.filter(|member| member.endpoint.is_some());
-        let numbers = callable.map(|member| member.address.router).filter(may_hold);
-        let numbers: Vec<u32> = numbers.collect();
-        // A single router needs no lot.
-        let has_choice = numbers.len() > 1;
-        let lot = |router| if has_choice { (self.rng.u64(), router) } else { (0, router) };
-        let mut lots: Vec<(u64, u32)> = numbers.into_iter().map(lot).collect();
-        lots.sort_unstable_by_key(|(lot, router)| (behind.get(router).copied(), *lot));
-        lots.into_iter().map(|(_, router)| router).collect()
-    }
-
     /// Moves the visitor, a host, behind another router than `router`. If it is behind another one
     /// already, nothing changes, so a repeated request gets the same answer.
     pub(super) fn move_host(
@@ -130,11 +96,8 @@ impl<D: Disk> Desk<D> {
             if self.moves.is_full(&half, at.1) {
                 return Err(Refusal::Moved);
             }
-            let mut routers = self.routers_for_host(&mandate, at);
-            routers.retain(|other| member.addresses().at(*other).is_none());
-            let address = places::choose_router(&mandate, self.holders(at.1), &routers);
-            let address = address.ok_or(Refusal::NoRouter)?;
-            let moved = self.newer(Member { address, ..member });
+            let moved = self.at_another(&mandate, member, at).ok_or(Refusal::NoRouter)?;
+            let moved = self.newer(moved);
             let entries = vec![StepEntry::Member(Box::new(moved))];
             self.step(StepCause::Moved, key, entries, at).map_err(|e| self.refused(&e))?;
             let last = self.register().and_then(|register| register.step(register.len()));
@@ -144,8 +107,36 @@ impl<D: Disk> Desk<D> {
         }
         self.granted(id, &key, at).ok_or(Refusal::Key)
     }
+
+    /// The host behind another router than its first one. The second address stays, so routers of
+    /// another family than the second router come first. If no further router has room, the two
+    /// addresses change places. A router that the host left before comes last.
+    fn at_another(&mut self, mandate: &Mandate, host: Member, at: (Time, u64)) -> Option<Member> {
+        let routers = self.host_routers(mandate, at);
+        let second = host.second;
+        let beside = second.and_then(|second| routers.iter().find(|r| r.number == second.router));
+        let beside = beside.filter(|router| router.is_open).cloned();
+        let rank = |router: &HostRouter| {
+            let is_related = beside.as_ref().is_some_and(|beside| beside.is_related(router));
+            (is_related, router.rank())
+        };
+        let mut further = self.in_order(&routers, rank);
+        further.retain(|number| host.addresses().at(*number).is_none());
+        let left = self.moves.left_by(&host.key.dh);
+        let (before, fresh): (Vec<u32>, Vec<u32>) =
+            further.into_iter().partition(|number| left.contains(number));
+        let register = self.register()?;
+        if let Some(address) = places::choose_router(register, self.holders(at.1), &fresh) {
+            return Some(Member { address, ..host });
+        }
+        if let Some(address) = second.filter(|_| beside.is_some()) {
+            return Some(Member { address, second: Some(host.address), ..host });
+        }
+        let address = places::choose_router(register, self.holders(at.1), &before)?;
+        Some(Member { address, ..host })
+    }
 }
 
 #[cfg(test)]
 #[path = "moves_tests.rs"]
-mod tests;
+pub(super) mod tests;

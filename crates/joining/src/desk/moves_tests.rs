@@ -1,4 +1,5 @@
 use shoal_directory::MandateId;
+use shoal_wire::Address;
 
 use super::*;
 use crate::desk::members::tests::{START, key};
@@ -17,7 +18,7 @@ fn street() -> (Street, Token) {
     (street, hosts)
 }
 
-fn join(street: &mut Street, token: &Token, seed: u8) -> (Visitor, Answer) {
+pub(in crate::desk) fn join(street: &mut Street, token: &Token, seed: u8) -> (Visitor, Answer) {
     let mut visitor = street.visitor(token, seed);
     let said = [JOIN_LABEL, visitor.channel.binding()].concat();
     let (sign, signature) = (visitor.own.public().sign, visitor.own.sign(&said));
@@ -26,13 +27,17 @@ fn join(street: &mut Street, token: &Token, seed: u8) -> (Visitor, Answer) {
     (visitor, answer)
 }
 
-fn remove(street: &mut Street, seed: u8) {
+pub(in crate::desk) fn remove(street: &mut Street, seed: u8) {
     let (name, at) = (street.member(seed).name, street.at());
     street.desk.remove(&name, at).unwrap();
     while street.desk.poll_output().is_some() {}
 }
 
-fn move_from(street: &mut Street, visitor: &mut Visitor, router: u32) -> Answer {
+pub(in crate::desk) fn move_from(
+    street: &mut Street,
+    visitor: &mut Visitor,
+    router: u32,
+) -> Answer {
     street.ask(visitor, &Request::Move { router }).0
 }
 
@@ -107,7 +112,8 @@ fn a_router_that_hosts_left_is_not_the_emptiest_one() {
     let mandate = street.desk.register().unwrap().mandate().clone();
     let first = |street: &mut Street| {
         let at = street.at();
-        street.desk.routers_for_host(&mandate, at)[0]
+        let routers = street.desk.host_routers(&mandate, at);
+        street.desk.in_order(&routers, HostRouter::rank)[0]
     };
     for _ in 0..16 {
         assert_eq!(first(&mut street), third);

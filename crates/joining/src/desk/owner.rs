@@ -1,11 +1,12 @@
 //! Commands of the registrar's owner.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    BadName, CLOCK_SKEW_S, MandateId, MandateViolation, Member, Register, StepEntry, StepRejection,
-    Supplement, check_new_name, fold, span,
+    BadName, CLOCK_SKEW_S, MandateId, MandateViolation, Member, Register, RouterRange, StepEntry,
+    StepRejection, check_new_name, fold, span,
 };
 use shoal_wire::Time;
 use zeroize::Zeroizing;
@@ -56,8 +57,11 @@ impl<D: Disk> Desk<D> {
             let known = mandate.groups.join(", ");
             return Err(OwnerError::Group { group: group.clone(), known });
         }
-        if let TokenKind::Router { family, relay } = &terms.kind {
-            check_router(register, family.as_deref(), *relay)?;
+        if let Some((family, relay)) = terms.kind.router() {
+            check_router(register, family, relay)?;
+        }
+        if let TokenKind::Registrar { range, .. } = &terms.kind {
+            check_registrar(register, *range)?;
         }
         self.check_name(&terms, unix_s)?;
         let token = Token::new(self.rng.array());
@@ -67,7 +71,7 @@ impl<D: Disk> Desk<D> {
             door: self.config.door.clone(),
             token: token.clone(),
             expires_unix_s: u32::try_from(terms.expires_unix_s).unwrap_or(u32::MAX),
-            endpoints: self.config.endpoints.clone(),
+            endpoints: self.endpoints().to_vec(),
         };
         let text = invite.to_text()?;
         let hash = token.hash();
@@ -149,7 +153,8 @@ impl<D: Disk> Desk<D> {
         let keys: Vec<_> =
             keys.into_iter().filter(|key| by_it(key) && !self.is_adopted(key)).collect();
         for key in &keys {
-            self.step(StepCause::Removed, *key, vec![StepEntry::remove(key)], at)?;
+            let entries = self.removal(key);
+            self.step(StepCause::Removed, *key, entries, at)?;
         }
         Ok(keys.len())
     }
@@ -196,8 +201,17 @@ impl<D: Disk> Desk<D> {
             return Err(OwnerError::Adopted);
         }
         let invite = self.invite_of(&key);
-        self.step(StepCause::Removed, key, vec![StepEntry::remove(&key)], at)?;
+        let entries = self.removal(&key);
+        self.step(StepCause::Removed, key, entries, at)?;
         Ok(invite.filter(|token| matches!(self.tokens.standing(at.1, token), Some(Ok(_)))))
+    }
+
+    /// The entries that remove a member, and withdraw its registrar if it has one.
+    pub(super) fn removal(&self, key: &PublicKey) -> Vec<StepEntry> {
+        let mut members = self.register().into_iter().flat_map(Register::members);
+        let member = members.find(|member| member.key == *key);
+        let registrar = member.and_then(|member| self.withdrawal(member.address));
+        [StepEntry::remove(key)].into_iter().chain(registrar).collect()
     }
 
     /// Records how many steps of a mandate the node beside the registrar has, and the hash of the
@@ -223,17 +237,6 @@ impl<D: Disk> Desk<D> {
     /// requests other than for parts of the list get no answer; visitors repeat them.
     pub fn set_early(&mut self, is_early: bool) {
         self.hold.is_early = is_early;
-    }
-
-    /// Applies a supplement of another registrar in the list, passed on by the node beside this
-    /// one. Names and addresses of its members are then taken. An invalid supplement has no effect.
-    pub fn learn(&mut self, step: &[u8], (now, unix_s): (Time, u64)) {
-        let Ok((mandate, _)) = Supplement::peek(step) else { return };
-        let other = self.directory.register(&mandate).filter(|_| self.mandate != Some(mandate));
-        let opened = other.and_then(|other| Supplement::open(&other.mandate().key, step).ok());
-        if let Some(step) = opened {
-            let _unapplied = self.directory.supplement(now, unix_s, &step);
-        }
     }
 
     /// The other mandates in the list, each with the number of its steps known at this registrar.
@@ -303,7 +306,7 @@ impl<D: Disk> Desk<D> {
 /// Checks that a router of this family, or a relay, can join under the register's mandate.
 fn check_router(register: &Register, family: Option<&str>, relay: bool) -> Result<(), OwnerError> {
     let rights = &register.mandate().rights;
-    if register.routers_given() >= usize::from(rights.routers_most) {
+    if register.remainder().routers == 0 {
         return Err(OwnerError::NoRouters { most: rights.routers_most });
     }
     if relay && !rights.relay {
@@ -311,8 +314,32 @@ fn check_router(register: &Register, family: Option<&str>, relay: bool) -> Resul
     }
     let (families, most) = (register.families(), rights.families_most);
     let family = fold(family.or(rights.family.as_deref()).unwrap_or_default());
-    if !families.contains(&family) && families.len() >= usize::from(most) {
+    if !families.contains(&family) && register.remainder().families == 0 {
         return Err(OwnerError::Families { most });
+    }
+    Ok(())
+}
+
+/// Checks that the register's mandate has room for another registrar, with these router numbers.
+pub(super) fn check_registrar(
+    register: &Register,
+    range: Option<RouterRange>,
+) -> Result<(), OwnerError> {
+    let rights = &register.mandate().rights;
+    if register.remainder().registrars == 0 {
+        return Err(OwnerError::NoRegistrars { most: rights.registrars });
+    }
+    if register.remainder().keys < 3 {
+        return Err(OwnerError::Mandate(StepRejection::Bad(MandateViolation::Most)));
+    }
+    let Some(range) = range else { return Ok(()) };
+    let is_own =
+        rights.routers.iter().any(|own| own.first <= range.first && range.last <= own.last);
+    let is_delegated = register.ever_delegated().any(|made| {
+        made.rights.routers.iter().any(|r| r.first <= range.last && range.first <= r.last)
+    });
+    if !is_own || is_delegated || register.has_given_in(&range) {
+        return Err(OwnerError::Range(range));
     }
     Ok(())
 }
@@ -350,6 +377,19 @@ pub enum OwnerError {
         most: u16,
     },
     #[error(
+        "the mandate lets this registrar make {most} registrars, withdrawn ones included: the \
+         authority must widen it (`shoal authority mandate --dir DIR NAME --registrars N`)"
+    )]
+    NoRegistrars {
+        /// The mandate's limit.
+        most: u8,
+    },
+    #[error(
+        "--range {0}: not all of these router numbers are the mandate's and free: name others, or \
+         leave out --range"
+    )]
+    Range(RouterRange),
+    #[error(
         "the mandate allows no relays: add --no-relay, or let the authority allow them (`shoal \
          authority mandate NAME --right relay`)"
     )]
@@ -384,6 +424,10 @@ pub enum OwnerError {
     NotWaiting,
     #[error("this registrar has no member of this name")]
     NoMember,
+    #[error(
+        "this registrar has made no registrar of this name: `shoal registrar status` lists them"
+    )]
+    NotMade,
     #[error(
         "the authority has made this member its own: `shoal authority revoke --dir DIR NAME` ends \
          its membership"
@@ -463,6 +507,11 @@ pub enum OwnerError {
         /// Difference in seconds.
         ahead_s: u64,
     },
+    #[error(
+        "endpoints: {0} is inside the network, where nobody can call this registrar: name an \
+         address or a name outside it in registrar.toml"
+    )]
+    EndpointInside(IpAddr),
     #[error("a member's descriptor is too long: use fewer groups")]
     Descriptor,
     #[error("{0}")]

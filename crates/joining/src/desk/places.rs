@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{CircuitRole, Mandate, Member, Prefix, check_new_name, fold};
+use shoal_directory::{CircuitRole, Member, Prefix, Register, check_new_name, fold};
 use shoal_wire::Address;
 
 use crate::messages::{NameRequest, Refusal};
@@ -17,6 +17,8 @@ const NAMES_TRIED: u32 = 65_536;
 pub(super) struct FreeSlot {
     pub(super) name: String,
     pub(super) address: Address,
+    /// Address at a second router.
+    pub(super) second: Option<Address>,
     pub(super) ipv4: Option<Ipv4Addr>,
 }
 
@@ -28,7 +30,7 @@ impl FreeSlot {
             name: self.name,
             key,
             address: self.address,
-            second: None,
+            second: self.second,
             expires_unix_s,
             endpoint: None,
             groups,
@@ -52,14 +54,15 @@ pub(super) enum NameChoice {
 }
 
 /// Free addresses of a mandate, and a free name. The host is behind the first of `routers` that has
-/// room, else at the first free address of the mandate's ranges. Names are compared as DNS compares
-/// them.
+/// room, else at the first free address of the mandate's ranges. Parts of other registrars are
+/// never free. Names are compared as DNS compares them.
 pub(super) fn choose<'a>(
-    mandate: &Mandate,
+    register: &Register,
     members: impl Iterator<Item = &'a Member>,
     routers: &[u32],
     naming: NameChoice,
 ) -> Result<FreeSlot, Refusal> {
+    let mandate = register.mandate();
     let (mut names, mut hosts, mut ipv4s) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for member in members {
         names.insert(fold(&member.name));
@@ -69,19 +72,26 @@ pub(super) fn choose<'a>(
     let ranges = mandate.hosts.iter();
     let mut all = ranges
         .flat_map(|range| (range.first..=range.last).map(|host| Address::new(range.router, host)));
-    let spread = free_behind(mandate, &hosts, routers);
-    let address = spread.or_else(|| all.find(|address| !hosts.contains(address)));
+    let spread = free_behind(register, &hosts, routers);
+    let address = spread.or_else(|| all.find(|address| is_free(register, &hosts, *address)));
     let address = address.ok_or(Refusal::Full)?;
+    let is_taken =
+        |ipv4: Ipv4Addr| ipv4s.contains(&ipv4) || register.is_delegated(address, Some(ipv4));
     let ipv4 = match &mandate.ipv4 {
         None => None,
-        Some(prefix) => Some(free_ipv4(prefix, &ipv4s).ok_or(Refusal::Full)?),
+        Some(prefix) => Some(free_ipv4(prefix, is_taken).ok_or(Refusal::Full)?),
     };
     let name = name(naming, names, address)?;
-    Ok(FreeSlot { name, address, ipv4 })
+    Ok(FreeSlot { name, address, second: None, ipv4 })
 }
 
 /// The first free address behind the first of these routers that has room.
-fn free_behind(mandate: &Mandate, taken: &BTreeSet<Address>, routers: &[u32]) -> Option<Address> {
+pub(super) fn free_behind(
+    register: &Register,
+    taken: &BTreeSet<Address>,
+    routers: &[u32],
+) -> Option<Address> {
+    let mandate = register.mandate();
     let numbers = mandate.rights.numbers.map(|range| (range.first, range.last));
     routers.iter().find_map(|&router| {
         let own = mandate.hosts.iter().filter(|range| range.router == router);
@@ -89,17 +99,22 @@ fn free_behind(mandate: &Mandate, taken: &BTreeSet<Address>, routers: &[u32]) ->
         let behind =
             |(first, last): (u16, u16)| (first..=last).map(move |host| Address::new(router, host));
         let mut all = ranges.flat_map(behind);
-        all.find(|address| !taken.contains(address))
+        all.find(|address| is_free(register, taken, *address))
     })
+}
+
+/// True if no member has the address, and no other registrar may give it.
+fn is_free(register: &Register, taken: &BTreeSet<Address>, address: Address) -> bool {
+    !taken.contains(&address) && !register.is_delegated(address, None)
 }
 
 /// A free address for a member that moves behind one of these routers.
 pub(super) fn choose_router<'a>(
-    mandate: &Mandate,
+    register: &Register,
     members: impl Iterator<Item = &'a Member>,
     routers: &[u32],
 ) -> Option<Address> {
-    free_behind(mandate, &members.flat_map(|member| member.addresses().iter()).collect(), routers)
+    free_behind(register, &members.flat_map(|member| member.addresses().iter()).collect(), routers)
 }
 
 /// A free name for a member at this address.
@@ -150,21 +165,21 @@ fn another(base: &str, names: &BTreeSet<String>) -> Option<String> {
 
 /// The lowest free address of the prefix. The first and last address of a prefix with more than two
 /// are never host addresses.
-fn free_ipv4(prefix: &Prefix, taken: &BTreeSet<Ipv4Addr>) -> Option<Ipv4Addr> {
+fn free_ipv4(prefix: &Prefix, is_taken: impl Fn(Ipv4Addr) -> bool) -> Option<Ipv4Addr> {
     let IpAddr::V4(first) = prefix.ip() else { return None };
     let first = u32::from(first);
     let last = first | u32::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
     let edge = u32::from(prefix.bits() < 31);
     let mut hosts = (first + edge..=last - edge).map(Ipv4Addr::from);
     // The search ends after at most one more address than are taken.
-    hosts.find(|ipv4| !taken.contains(ipv4) && shoal_directory::is_host(ipv4))
+    hosts.find(|ipv4| !is_taken(*ipv4) && shoal_directory::is_host(ipv4))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use shoal_crypto::Identity;
-    use shoal_directory::{MandateRights, NumberRange};
+    use shoal_directory::{Mandate, MandateRights, NumberRange};
 
     fn mandate() -> Mandate {
         Mandate {
@@ -210,7 +225,7 @@ mod tests {
     fn the_first_free_place_is_taken() {
         let choose = |members: &[Member]| {
             let naming = wished(None, false);
-            let place = choose(&mandate(), members.iter(), &[], naming)?;
+            let place = choose(&Register::new(mandate()), members.iter(), &[], naming)?;
             Ok((place.name, place.address.to_string(), place.ipv4.unwrap().octets()[3]))
         };
         assert_eq!(choose(&[]), Ok(("host-100".into(), "1.100".into(), 1)));
@@ -226,9 +241,9 @@ mod tests {
     fn the_first_router_with_room_gets_the_host() {
         let numbers = NumberRange { first: 7, last: 8 };
         let rights = MandateRights { numbers: Some(numbers), ..MandateRights::default() };
-        let mandate = Mandate { rights, ipv4: None, ..mandate() };
+        let register = Register::new(Mandate { rights, ipv4: None, ..mandate() });
         let choose = |members: &[Member], routers: &[u32]| {
-            let place = choose(&mandate, members.iter(), routers, wished(None, true))?;
+            let place = choose(&register, members.iter(), routers, wished(None, true))?;
             Ok::<_, Refusal>(place.address.to_string())
         };
         let at =
@@ -238,10 +253,10 @@ mod tests {
         let full = [at(5, 7), at(5, 8)];
         assert_eq!(choose(&full, &[5, 9]).unwrap(), "9.7");
         assert_eq!(choose(&full, &[5]).unwrap(), "1.100", "the mandate's ranges come last");
-        assert_eq!(choose_router(&mandate, full.iter(), &[5]), None, "a move has no such way out");
-        assert_eq!(choose_router(&mandate, full.iter(), &[5, 2]), Some(Address::new(2, 7)));
+        assert_eq!(choose_router(&register, full.iter(), &[5]), None, "a move has no such way out");
+        assert_eq!(choose_router(&register, full.iter(), &[5, 2]), Some(Address::new(2, 7)));
         let two = [Member { second: Some(Address::new(5, 7)), ..at(9, 7) }];
-        assert_eq!(choose_router(&mandate, two.iter(), &[5]), Some(Address::new(5, 8)));
+        assert_eq!(choose_router(&register, two.iter(), &[5]), Some(Address::new(5, 8)));
     }
 
     #[test]
@@ -249,7 +264,7 @@ mod tests {
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         let all = |text: &str| {
             let mut taken = BTreeSet::new();
-            while let Some(free) = free_ipv4(&prefix(text), &taken) {
+            while let Some(free) = free_ipv4(&prefix(text), |ipv4| taken.contains(&ipv4)) {
                 taken.insert(free);
             }
             taken.into_iter().map(|ipv4| ipv4.octets()[3]).collect::<Vec<_>>()
@@ -262,7 +277,8 @@ mod tests {
     #[test]
     fn a_name_is_nobodys_twice() {
         let bob = [member("bob", Address::new(1, 100), None)];
-        let choose = |naming| choose(&mandate(), bob.iter(), &[], naming).map(|place| place.name);
+        let register = Register::new(mandate());
+        let choose = |naming| choose(&register, bob.iter(), &[], naming).map(|place| place.name);
         assert_eq!(choose(wished(Some("al"), false)), Ok("al".into()));
         assert_eq!(choose(wished(Some("Bob."), false)), Err(Refusal::NameTaken));
         assert_eq!(choose(wished(Some("BOB"), false)), Err(Refusal::NameTaken));

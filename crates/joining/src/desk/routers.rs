@@ -15,7 +15,7 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{CircuitRole, Mandate, Member, fold, is_callable};
+use shoal_directory::{CircuitRole, DoorEndpoint, Mandate, Member, RouterRange, fold, is_callable};
 use shoal_wire::{Address, Time};
 
 use super::places::{self, NameChoice};
@@ -100,7 +100,7 @@ impl<D: Disk> Desk<D> {
         }
         visit.key = Some(key);
         visit.wish = request.name.clone();
-        visit.router = Some(request);
+        (visit.router, visit.registrar) = (Some(request), None);
         self.settle(at, id)
     }
 
@@ -132,24 +132,29 @@ impl<D: Disk> Desk<D> {
     ) -> Result<Option<RouterPlace>, Refusal> {
         let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
         let (request, from) = (visit.router.clone(), visit.from());
-        let (family, relay, request) = match (kind, request) {
-            (TokenKind::Host, None) => return Ok(None),
-            (TokenKind::Router { family, relay }, Some(request)) => (family, *relay, request),
+        let of_registrar = matches!(kind, TokenKind::Registrar { .. });
+        if of_registrar != visit.registrar.is_some() {
+            return Err(Refusal::OtherKind);
+        }
+        let (family, relay, request) = match (kind.router(), request) {
+            (None, None) => return Ok(None),
+            (Some((family, relay)), Some(request)) => (family, relay, request),
             _ => return Err(Refusal::OtherKind),
         };
         let rights = &mandate.rights;
         let register = self.register().ok_or(Refusal::MandateEnded)?;
-        let family = family.clone().or_else(|| rights.family.clone()).ok_or(Refusal::NoNumber)?;
+        let family = family.map(str::to_owned).or_else(|| rights.family.clone());
+        let family = family.ok_or(Refusal::NoNumber)?;
         let is_new = !register.families().contains(&fold(&family));
-        if is_new && register.families().len() >= usize::from(rights.families_most) {
+        if is_new && register.remainder().families == 0 {
             return Err(Refusal::Families);
         }
-        let is_full = register.routers_given() >= usize::from(rights.routers_most);
+        let is_full = register.remainder().routers == 0;
         if is_full && self.own_number(key).is_none() {
             return Err(Refusal::NoNumber);
         }
         let endpoint = request.endpoint;
-        if !self.may_claim(mandate, endpoint, from, key, unix_s) {
+        if !self.may_claim(endpoint, from, key, unix_s) {
             return Err(Refusal::Endpoint);
         }
         // The registrar can't measure a capacity, and a high one draws circuits.
@@ -165,26 +170,16 @@ impl<D: Disk> Desk<D> {
     }
 
     /// True if a router with this key may have this endpoint, as far as the registrar can tell.
-    fn may_claim(
-        &self,
-        mandate: &Mandate,
-        at: SocketAddr,
-        from: SocketAddr,
-        key: &PublicKey,
-        unix_s: u64,
-    ) -> bool {
+    fn may_claim(&self, at: SocketAddr, from: SocketAddr, key: &PublicKey, unix_s: u64) -> bool {
         let ip = at.ip();
-        let overlay = self.directory.list().and_then(|list| list.content().overlay);
-        let granted = self.directory.listed().flat_map(|member| &member.prefixes);
-        let inside = mandate.ipv4.iter().chain(&overlay).chain(granted).any(|p| p.holds(ip));
         let taken = |held: &Member| held.endpoint == Some(at) && held.key != *key;
         // A frame to loopback goes to this machine, whoever asked for it.
         let is_near = from.ip().to_canonical().is_loopback();
         let foreign_loopback = ip.is_loopback() && !is_near;
         is_callable(&at)
             && !foreign_loopback
-            && !inside
-            && !self.config.endpoints.contains(&at)
+            && !self.directory.is_inside(ip)
+            && !self.config.endpoints.contains(&DoorEndpoint::At(at))
             && !self.holders(unix_s).any(taken)
     }
 
@@ -239,11 +234,16 @@ impl<D: Disk> Desk<D> {
         &mut self,
         mandate: &Mandate,
         naming: NameChoice,
-        (key, unix_s): (&PublicKey, u64),
+        (kind, key, unix_s): (&TokenKind, &PublicKey, u64),
     ) -> Result<(String, Address), Refusal> {
+        // The numbers of a new registrar can't hold the number of its own router.
+        let kept = match kind {
+            TokenKind::Registrar { range, .. } => *range,
+            _ => None,
+        };
         let number = match self.own_number(key) {
             Some(number) => number,
-            None => self.free_number(mandate).ok_or(Refusal::NoNumber)?,
+            None => self.free_number(mandate, kept).ok_or(Refusal::NoNumber)?,
         };
         let address = Address::new(number, 0);
         let name = places::choose_name(self.holders(unix_s), naming, address)?;
@@ -261,7 +261,8 @@ impl<D: Disk> Desk<D> {
 
     /// A random number that no router of the network has or had. It is drawn after the key is
     /// known, so nobody can choose a place beside another router.
-    fn free_number(&mut self, mandate: &Mandate) -> Option<u32> {
+    /// None of `kept` is chosen.
+    fn free_number(&mut self, mandate: &Mandate, kept: Option<RouterRange>) -> Option<u32> {
         let ranges = &mandate.rights.routers;
         let count = |range: &shoal_directory::RouterRange| u64::from(range.last - range.first) + 1;
         let all: u64 = ranges.iter().map(count).sum();
@@ -286,8 +287,12 @@ impl<D: Disk> Desk<D> {
             .filter(|address| address.is_router())
             .map(|address| address.router)
             .collect();
-        let is_free = |n: &u32| !register.is_given(*n) && !listed.contains(n);
-        // The search ends after at most one more number than are taken.
+        let is_free = |n: &u32| {
+            let is_delegated = register.is_delegated(Address::new(*n, 0), None);
+            let is_kept = kept.is_some_and(|range| range.holds(*n));
+            !register.is_given(*n) && !listed.contains(n) && !is_delegated && !is_kept
+        };
+        // The search ends after at most one more number than are taken or kept.
         draws.into_iter().chain(0..all).map(number).find(is_free)
     }
 }

@@ -47,13 +47,13 @@ impl<D: Disk> Desk<D> {
         let due = own.filter(is_due).take(STEPS_AT_ONCE * ENTRIES_MAX);
         let due: Vec<Member> =
             due.map(|member| Member { cover: tier.clone(), ..member.clone() }).collect();
-        let mut done = 0;
+        let (cause, mut done) = (StepCause::Covered, 0);
         for some in due.chunks(ENTRIES_MAX) {
-            match self.sign_again(some, at) {
+            match self.sign_again(cause, some, at) {
                 // Descriptors with many groups don't fit one supplement together.
                 Err(OwnerError::Descriptor) => {
                     for one in some.chunks(1) {
-                        match self.sign_again(one, at) {
+                        match self.sign_again(cause, one, at) {
                             // One descriptor without room for a tier must not keep others waiting.
                             Err(OwnerError::Descriptor) => {}
                             signed => {
@@ -74,11 +74,16 @@ impl<D: Disk> Desk<D> {
     }
 
     /// Signs descriptors of members again, in one supplement.
-    fn sign_again(&mut self, members: &[Member], at: (Time, u64)) -> Result<(), OwnerError> {
+    pub(super) fn sign_again(
+        &mut self,
+        cause: StepCause,
+        members: &[Member],
+        at: (Time, u64),
+    ) -> Result<(), OwnerError> {
         let Some(first) = members.first() else { return Ok(()) };
         let entry = |member: &Member| StepEntry::Member(Box::new(self.newer(member.clone())));
         let entries = members.iter().map(entry).collect();
-        self.step(StepCause::Covered, first.key, entries, at)
+        self.step(cause, first.key, entries, at)
     }
 }
 

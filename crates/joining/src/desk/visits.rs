@@ -14,6 +14,7 @@ use crate::frame::{Channel, is_sealed_len};
 use crate::messages::{NameRequest, RouterRequest};
 use crate::tokens::TokenHash;
 
+use super::registrars::RegistrarWish;
 use super::routers::ReachProof;
 use super::sources::{SourcePrefix, most_frequent};
 
@@ -133,6 +134,8 @@ pub(super) struct Visit {
     pub(super) wish: NameRequest,
     /// The visitor's last request to become a router.
     pub(super) router: Option<RouterRequest>,
+    /// The registrar that the visitor asked for with it.
+    pub(super) registrar: Option<RegistrarWish>,
     pub(super) reach: Option<ReachProof>,
     pub(super) bundle: Option<Bundle>,
 }
@@ -160,6 +163,7 @@ impl Visit {
             key: None,
             wish: NameRequest::default(),
             router: None,
+            registrar: None,
             reach: None,
             bundle: None,
         }

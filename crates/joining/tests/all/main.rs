@@ -8,6 +8,7 @@ mod world;
 mod door;
 mod joining;
 mod registrar;
+mod registrars;
 mod rekey;
 mod routers;
 mod vectors;

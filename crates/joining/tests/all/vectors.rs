@@ -42,6 +42,7 @@ fn invites() {
     for (name, endpoints) in [
         ("invite.txt", ["192.0.2.1:7500"].as_slice()),
         ("invite_three.txt", &["[2001:db8::1]:7500", "192.0.2.1:7500", "198.51.100.7:443"]),
+        ("invite_named.txt", &["my.example.org:7401", "192.0.2.1:7500"]),
     ] {
         let invite = invite(endpoints);
         let text = invite.to_text().unwrap();
@@ -91,4 +92,33 @@ fn ledger() {
     check("ledger-routers.hex", &lines(&both));
     assert_eq!(Ledger::read(&both).unwrap().records, routers);
     assert_eq!(Ledger::read(&file).unwrap().records, records);
+}
+
+#[test]
+fn ledger_of_registrars() {
+    let token = Token::new([2; 16]).hash();
+    let key = Identity::from_seed([9; 32]).public();
+    let registrar = |range: Option<&str>| {
+        let (family, range) = (Some("acme".to_owned()), range.map(|range| range.parse().unwrap()));
+        let kind = TokenKind::Registrar { family, relay: true, range };
+        let (uses, name, groups) = (1, None, Vec::new());
+        let terms =
+            TokenTerms { uses, expires_unix_s: 1_790_086_400, name, groups, approve: false, kind };
+        LedgerRecord::Issued { token, unix_s: 1_790_000_000, terms }
+    };
+    let supplement = vec![0xab; 64];
+    let registrars = [
+        registrar(Some("80-99")),
+        registrar(None),
+        LedgerRecord::Learnt { supplement: supplement.clone() },
+        LedgerRecord::Step { cause: StepCause::Door, key, supplement },
+    ];
+    let (mut end, mut all) = (LedgerTail::EMPTY, Vec::new());
+    for record in &registrars {
+        let (bytes, next) = end.append(record);
+        all.extend_from_slice(&bytes);
+        end = next;
+    }
+    check("ledger-registrars.hex", &lines(&all));
+    assert_eq!(Ledger::read(&all).unwrap().records, registrars);
 }

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, Rng, Secret, SigningKey};
-use shoal_directory::{CircuitRole, List, ListContent, Mandate, MandateRights, Member};
+use shoal_directory::{
+    CircuitRole, List, ListContent, Mandate, MandateRights, Member, NumberRange,
+};
 use shoal_joining::{
     Contact, Desk, DeskConfig, DeskOutput, Disk, DoorSecret, Invite, JoinEvent, JoinGoal, Ledger,
     NameRequest, NewMembership, Newcomer, Refusal, TokenKind, TokenTerms,
@@ -50,7 +52,9 @@ pub fn mandate() -> Mandate {
         until_unix_s: START + 200 * DAY_S,
         rights: MandateRights {
             routers: vec!["2-99".parse().unwrap()],
+            numbers: Some(NumberRange { first: 1_000, last: 1_999 }),
             relay: true,
+            registrars: 1,
             routers_most: 9,
             families_most: 4,
             family: Some("acme".into()),
@@ -121,13 +125,18 @@ impl Disk for File {
 }
 
 pub fn open(file: &File, now: Time) -> Desk<File> {
+    open_as(registrar(), file, now)
+}
+
+/// A desk with the keys of any registrar.
+pub fn open_as(identity: Identity, file: &File, now: Time) -> Desk<File> {
     let config = DeskConfig {
-        identity: registrar(),
+        identity,
         door: DoorSecret::new([1; 16]),
         doors_before: Vec::new(),
         authority: authority().public(),
         network_secret: Secret::new([5; 32]),
-        endpoints: vec![door()],
+        endpoints: vec![door().into()],
         membership: Duration::from_secs(90 * DAY_S),
         staleness_max: Duration::from_secs(7 * DAY_S),
     };

@@ -84,8 +84,8 @@ fn worst_ms(make: impl Fn() -> Net, way: [usize; 2], dead: &[usize]) -> u64 {
 
 #[test]
 fn a_dead_router_costs_a_sender_or_a_receiver_less_than_a_second() {
-    assert!(worst_ms(net, [H1, H2], &[R1]) < 300, "of the sender");
-    assert!(worst_ms(net, [H1, H2], &[R3]) < 900, "of the receiver");
+    assert!(worst_ms(net, [H1, H2], &[R1]) < 300, "the sender's router died");
+    assert!(worst_ms(net, [H1, H2], &[R3]) < 900, "the receiver's router died");
 }
 
 #[test]
@@ -135,6 +135,6 @@ fn hidden() -> Net {
 
 #[test]
 fn a_dead_router_costs_a_circuit_less_than_a_second() {
-    assert!(worst_ms(hidden, [H1, H2], &[R1]) < 1_000, "of the sender");
-    assert!(worst_ms(hidden, [H1, H2], &[R3]) < 1_000, "of the receiver");
+    assert!(worst_ms(hidden, [H1, H2], &[R1]) < 1_000, "the sender's router died");
+    assert!(worst_ms(hidden, [H1, H2], &[R3]) < 1_000, "the receiver's router died");
 }

@@ -98,7 +98,11 @@ mod tests {
         let relay = || ListedRouter { relay: true, hosts: SITE, ..Default::default() };
         let relays = (1..=3).map(|n| (Address::new(n, 0), relay()));
         let with_plain = RouterList::new(relays.chain([(Address::new(4, 0), plain)]));
-        assert_eq!(RelayNeeds::of(&with_plain, 3).missing(), 0, "it takes no relay away");
+        assert_eq!(
+            RelayNeeds::of(&with_plain, 3).missing(),
+            0,
+            "a router that is no relay takes none away"
+        );
     }
 
     #[test]

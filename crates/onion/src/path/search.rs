@@ -25,8 +25,9 @@ enum EndRule {
 enum FamilyRule {
     /// No two of the relays and end routers are of one family.
     Path,
-    /// No two of the relays are of one family.
-    Relays,
+    /// No family is on both sides: among the routers and the relay next to one host, and among
+    /// those next to the other.
+    Sides,
     /// Families don't matter.
     Any,
 }
@@ -45,13 +46,13 @@ const fn rules(sites: EndRule, families: FamilyRule) -> PathRules {
 /// Sets of rules, from the strictest on.
 pub(super) const RULES: [PathRules; 9] = [
     rules(EndRule::Kept, FamilyRule::Path),
-    rules(EndRule::Kept, FamilyRule::Relays),
+    rules(EndRule::Kept, FamilyRule::Sides),
     rules(EndRule::Kept, FamilyRule::Any),
     rules(EndRule::OwnRouters, FamilyRule::Path),
-    rules(EndRule::OwnRouters, FamilyRule::Relays),
+    rules(EndRule::OwnRouters, FamilyRule::Sides),
     rules(EndRule::OwnRouters, FamilyRule::Any),
     rules(EndRule::Any, FamilyRule::Path),
-    rules(EndRule::Any, FamilyRule::Relays),
+    rules(EndRule::Any, FamilyRule::Sides),
     rules(EndRule::Any, FamilyRule::Any),
 ];
 
@@ -237,6 +238,20 @@ impl Search<'_> {
         is_wanted && self.routers.is_relay(router)
     }
 
+    /// Routers that learn the host at the other side from the relay at this position; none for a
+    /// middle. Second routers of both hosts count, whoever's they are.
+    fn opposite(&self, slot: usize) -> impl Iterator<Item = Address> {
+        let [here, there] = self.ask.routers();
+        let last = self.path.len() - 1;
+        let of = |end: usize, router: Address| [self.path[end], Some(router)];
+        let near = if slot == 0 { of(last, there) } else { [None, None] };
+        let far = if slot == last { of(0, here) } else { [None, None] };
+        let is_end = slot == 0 || slot == last;
+        let seconds = self.ask.also.iter().copied();
+        let also = seconds.filter(move |at| is_end && *at != here && *at != there);
+        near.into_iter().chain(far).flatten().chain(also)
+    }
+
     /// True if `at` may have this position.
     fn fits(&self, slot: usize, at: Address) -> bool {
         let Search { routers, ask, rules, sparing, .. } = self;
@@ -263,7 +278,7 @@ impl Search<'_> {
         let own = [here, there].into_iter().chain(ask.also.iter().copied());
         let is_doubled = match rules.families {
             FamilyRule::Path => others().chain(own).any(is_related),
-            FamilyRule::Relays => others().any(is_related),
+            FamilyRule::Sides => self.opposite(slot).any(is_related),
             FamilyRule::Any => false,
         };
         if is_doubled {

@@ -1,5 +1,7 @@
 //! Rules that paths keep in any network, and limits of small networks.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const NOW_S: u64 = 1_800_000_000;
@@ -88,9 +90,9 @@ fn any_network_gives_a_path_that_keeps_the_rules_or_says_which_it_does_not() {
         let is_short = path.len() < usize::from(ask.relays);
         assert_eq!(warnings.iter().any(|w| matches!(w, PathWarning::Short { .. })), is_short);
         if !warnings.contains(&PathWarning::Families) {
-            let nodes: BTreeSet<_> = different.iter().copied().chain([here, there]).collect();
-            let related = |a| nodes.iter().filter(|b| relays.are_related(a, **b)).count();
-            assert!(nodes.iter().all(|a| related(*a) == 1), "a family is in the path twice");
+            let (near, far) = ([here, path[0]], [there, path[path.len() - 1]]);
+            let meets = |a: Address| far.iter().any(|b| a != *b && relays.are_related(a, *b));
+            assert!(!near.into_iter().any(meets), "a family is on both sides");
         }
         let ends = [PathWarning::SmallSiteHere, PathWarning::SmallSiteThere, PathWarning::OneRelay];
         if !warnings.iter().any(|warning| ends.contains(warning)) {
@@ -462,7 +464,7 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
     let relays = RouterList::new((1..=5).map(|n| (router(n), one.clone())));
     let (path, warnings, words) = said(&relays, 1, 2, 3);
     assert_eq!((path.len(), &warnings[..]), (3, &[PathWarning::Families][..]));
-    assert!(words.contains("one operator (family) runs two routers"), "{words}");
+    assert!(words.contains("one operator (family) runs routers near both hosts"), "{words}");
     // A router that is not in the list has no known hosts.
     assert_eq!(said(&network(9, 100), 77, 2, 3).0.len(), 3);
 }
@@ -541,6 +543,25 @@ fn colluding_routers_know_as_many_pairs_as_the_table_says() {
                 let text = format!("{routers} routers, {c} bad: {found}% for {expected}%");
                 assert!((found - expected).abs() < 2.5, "{text}");
             }
+        }
+    }
+}
+
+/// Five relays of three operators, with hosts behind routers of two of them: each operator can be
+/// kept away from one of both hosts.
+#[test]
+fn five_relays_of_three_families_keep_each_family_away_from_one_host() {
+    let family = |n: u32| Some(["a", "b", "b", "c", "c"][n as usize - 1].to_owned());
+    let relay =
+        |n| ListedRouter { relay: true, hosts: 1, family: family(n), ..ListedRouter::default() };
+    let relays = RouterList::new((1..=5).map(|n| (router(n), relay(n))));
+    for seed in 0..50 {
+        for (from, to) in [(3, 4), (2, 5), (1, 2), (4, 1)] {
+            let mut rng = Rng::new([seed; 32]);
+            let own = [router(from), router(to)];
+            let ask = PathRequest { also: &own, ..ask(from, to, 3) };
+            let path = choose(&relays, &ask, &mut Vanguards::default(), &mut rng).unwrap();
+            assert_eq!((path.relays.len(), &path.warnings[..]), (3, &[][..]), "{from} {to}");
         }
     }
 }

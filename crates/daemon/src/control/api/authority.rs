@@ -90,6 +90,9 @@ pub struct MandateStatus {
     pub most: u32,
     /// End of the mandate, in seconds since 1970.
     pub until_unix_s: u64,
+    /// Endpoints at which the registrar is called, as it signed them, best first.
+    #[serde(default)]
+    pub endpoints: Vec<String>,
     /// Number for which the registrar signed two different supplements, if it did. Supplements from
     /// this number on have no effect.
     pub frozen_at: Option<u64>,

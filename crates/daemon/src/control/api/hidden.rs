@@ -111,7 +111,7 @@ pub enum PromiseKind {
     Relays,
     /// No router knows both hosts, or can guess them.
     Apart,
-    /// No two routers of the path are of one family.
+    /// No family has routers near both hosts: their own ones, relay 1, and the last relay.
     Families,
     /// Relays delay cells as the list says.
     Mixes,

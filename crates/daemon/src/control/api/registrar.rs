@@ -55,6 +55,11 @@ pub enum RegistrarRequest {
         #[serde(default)]
         withdraw: bool,
     },
+    /// Withdraws a registrar that this one made; answered by [`RegistrarReply::Done`].
+    WithdrawRegistrar {
+        /// Name of the registrar, which is that of its router.
+        name: String,
+    },
 }
 
 /// Terms of a new invite.
@@ -73,6 +78,16 @@ pub struct InviteTerms {
     /// Terms of routers; without them the machines become hosts.
     #[serde(default)]
     pub router: Option<RouterTerms>,
+    /// Terms of the registrars that the routers get; without them they get none.
+    #[serde(default)]
+    pub registrar: Option<RegistrarTerms>,
+}
+
+/// Terms of an invite for a router with a registrar.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistrarTerms {
+    /// Router numbers that the new registrar may give, such as 100-199; without them free ones.
+    pub range: Option<String>,
 }
 
 /// Terms of an invite for routers.
@@ -144,6 +159,9 @@ pub struct RegistrarStatus {
     pub members: u32,
     /// Supplements signed.
     pub steps: u64,
+    /// Registrars that this one made: name, and where they are called at first.
+    #[serde(default)]
+    pub registrars: Vec<String>,
     /// Supplements that the node here has; none while the node is not reached.
     pub node_has: Option<u64>,
     /// Reason why the node here is not reached, or refuses the supplements.
@@ -220,6 +238,9 @@ pub struct InviteStatus {
     /// Terms of routers; without them it is for hosts.
     #[serde(default)]
     pub router: Option<RouterTerms>,
+    /// Terms of the registrars that the routers get, if they get any.
+    #[serde(default)]
+    pub registrar: Option<RegistrarTerms>,
 }
 
 /// A machine that waits for approval.
@@ -239,6 +260,9 @@ pub struct RegistrarMember {
     pub name: String,
     /// Overlay address.
     pub address: String,
+    /// Overlay address at a second router, if the member has one.
+    #[serde(default)]
+    pub second: Option<String>,
     /// IPv4 address, if the member has one.
     pub ipv4: Option<String>,
     pub groups: Vec<String>,

@@ -155,7 +155,7 @@ fn promises(facts: &HostFacts) -> Vec<HiddenPromise> {
         }
         let apart = "no single router knows both hosts";
         add(PromiseKind::Apart, not_apart(facts, circuit), apart);
-        let kept = "no two routers of the path are of one family";
+        let kept = "no operator (family) runs routers near both hosts";
         add(PromiseKind::Families, related(facts, circuit), kept);
         if is_preset(facts) && facts.has_mixes {
             let plain = || "relays forward cells at once, though the list names mixes".to_owned();
@@ -223,20 +223,16 @@ fn not_apart(facts: &HostFacts, circuit: &CircuitFacts) -> Option<String> {
 /// Reason why one operator may learn both hosts. Warnings are about the router at each end; hosts
 /// at two routers have more.
 fn related(facts: &HostFacts, circuit: &CircuitFacts) -> Option<String> {
-    let far = circuit.relays.len() + 1;
-    let own = facts.own_routers.iter().map(|router| (0, router));
-    let all = own.chain((1..).zip(&circuit.relays));
-    let all: Vec<_> = all.chain(facts.far_routers.iter().map(|router| (far, router))).collect();
-    let pairs =
-        all.iter().enumerate().flat_map(|(at, a)| all[at + 1..].iter().map(move |b| (a, b)));
-    // Two routers of one host learn no more than one.
-    let mut pairs = pairs.filter(|((at, a), (to, b))| at != to && a.name != b.name);
-    let is_related = |((_, a), (_, b)): &(&(usize, &RouterFacts), &(usize, &RouterFacts))| {
-        a.family.is_some() && a.family == b.family
+    let near: Vec<_> = facts.own_routers.iter().chain(circuit.relays.first()).collect();
+    let far: Vec<_> = facts.far_routers.iter().chain(circuit.relays.last()).collect();
+    // Routers next to one host learn no more than one of them. A middle relay learns no host.
+    let mut pairs = near.iter().flat_map(|a| far.iter().map(move |b| (*a, *b)));
+    let is_related = |(a, b): &(&RouterFacts, &RouterFacts)| {
+        a.name != b.name && a.family.is_some() && a.family == b.family
     };
     let families = |warning: &PathWarning| *warning == PathWarning::Families;
     warned(circuit, families).or_else(|| {
-        let ((_, a), (_, b)) = pairs.find(is_related)?;
+        let (a, b) = pairs.find(is_related)?;
         let (family, a, b) = (a.family.as_deref()?, &a.name, &b.name);
         Some(format!("one operator (family {family}) runs {a} and {b}, and may learn both hosts"))
     })

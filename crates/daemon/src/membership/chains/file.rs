@@ -7,12 +7,13 @@
 //! Each supplement is signed, so the file needs no other proof. Damaged or truncated content is
 //! ignored up to the end of the file. Neighbours send the missing supplements again.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use shoal_directory::{Directory, MandateId, Supplement};
+use shoal_directory::{Directory, MandateId, Register, Supplement};
 use shoal_wire::Time;
 
 use crate::membership::seen;
@@ -119,7 +120,7 @@ pub(super) fn records<'a>(steps: impl IntoIterator<Item = &'a Supplement>) -> Ve
 
 /// The content of a file with all supplements of a directory. A fork's two steps follow its chain.
 pub(super) fn whole(directory: &Directory) -> Vec<u8> {
-    let of = |register: &'_ shoal_directory::Register| {
+    let of = |register: &'_ Register| {
         let fork = register.fork().into_iter().flatten();
         register.steps().iter().chain(fork).cloned().collect::<Vec<_>>()
     };
@@ -135,10 +136,23 @@ pub(super) fn load(
     (now, unix_s): (Time, u64),
     steps: &[Vec<u8>],
 ) -> Option<String> {
+    // A registrar that another one made has a register once that one's chain is applied.
+    let ids: BTreeSet<MandateId> = directory.registers().map(Register::id).collect();
+    let (first, made): (Vec<&Vec<u8>>, Vec<&Vec<u8>>) =
+        steps.iter().partition(|step| of(step).is_some_and(|id| ids.contains(&id)));
+    let fault = load_in_order(directory, (now, unix_s), &first);
+    fault.or(load_in_order(directory, (now, unix_s), &made))
+}
+
+fn load_in_order(
+    directory: &mut Directory,
+    (now, unix_s): (Time, u64),
+    steps: &[&Vec<u8>],
+) -> Option<String> {
     let mut fault = None;
     let mut at = 0;
     while at < steps.len() {
-        let mandate = of(&steps[at]);
+        let mandate = of(steps[at]);
         let len = steps[at..].iter().take_while(|step| of(step) == mandate).count();
         let (chain, register) = (&steps[at..at + len], mandate.map(|id| directory.register(&id)));
         at += len;

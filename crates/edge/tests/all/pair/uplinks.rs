@@ -69,7 +69,7 @@ fn a_lost_announcement_is_repeated_twice() {
     pair.path.homes = Some([A2, B]);
     pair.a.edge.handle_move(pair.now, A);
     let mut said = 0;
-    pair.run_with(Duration::from_secs(2), |_, _| {
+    pair.run_with(Duration::from_millis(900), |_, _| {
         said += 1;
         false
     });
