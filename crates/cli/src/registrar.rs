@@ -56,7 +56,7 @@ enum RegistrarCommand {
     #[command(args = options::of_registrar())]
     Remove(RemoveArgs),
     /// End a registrar that joined by `shoal invite --registrar`, and all memberships that it gave.
-    /// Its machine stays a router.
+    /// The machine stays a router.
     #[command(args = options::of_registrar())]
     Withdraw(EndRegistrarArgs),
     /// Make another secret for the door, which voids all earlier invites.

@@ -159,8 +159,9 @@ pub struct PathRequest<'a> {
     /// Relays that may have failed. In the middle of a path, a relay that did fail is tried before
     /// them, since it may work again. If the set-up then gets further, one of these was at fault.
     pub doubtful: &'a [Address],
-    /// Other routers of the two hosts, which are at two routers each. Like the routers of `from`
-    /// and `to`, they share no family with a relay. None of them is a relay of the path.
+    /// Routers of the two hosts, of which each host may have two. Those of `from` and `to` may be
+    /// the relays at their ends; the others are no relays of the path. A relay of one of their
+    /// families is used only if the rules for families are relaxed.
     pub also: &'a [Address],
 }
 
